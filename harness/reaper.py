@@ -1,0 +1,100 @@
+"""How a whole process tree ends: a supervisor that outlives the worker and leaves nothing behind.
+
+`guard()` forks. The child goes on as the worker; the parent becomes the supervisor, adopts every orphan
+below it (a "child subreaper"), and when the worker ends, or it is told to stop, or the judge dies, kills
+all that is left. A candidate that starts daemons or ignores signals leaves no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import time
+from pathlib import Path
+
+# From <linux/prctl.h>.
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+# How the supervisor reports a worker that died of signal n, as shells do.
+SIGNAL_EXIT_BASE = 128
+_KILL_ROUNDS = 200
+
+
+def guard(keep_for_worker: int) -> None:
+    """Return in the worker only; `keep_for_worker` is its channel, which the supervisor closes.
+
+    The supervisor exits with the worker's exit code, or 128 + n after signal n.
+    """
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    stop = {"asked": False}
+    worker = os.fork()
+    if worker == 0:
+        return
+    signal.signal(signal.SIGTERM, lambda *_: stop.update(asked=True))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    os.close(keep_for_worker)
+    code = _supervise(worker, stop)
+    os._exit(code)
+
+
+def _supervise(worker: int, stop: dict[str, bool]) -> int:
+    code = SIGNAL_EXIT_BASE + signal.SIGTERM
+    while not stop["asked"] and os.getppid() != 1:
+        # Polling: waitpid is restarted after a signal, so blocking in it would not see the request.
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == worker:
+            code = _exit_code(status)
+            break
+        if pid == 0:
+            time.sleep(0.005)
+    for _ in range(_KILL_ROUNDS):
+        below = _descendants(os.getpid())
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not _collect_dead() and not below:
+            break
+        time.sleep(0.01)
+    return code
+
+
+def _exit_code(status: int) -> int:
+    if os.WIFSIGNALED(status):
+        return SIGNAL_EXIT_BASE + os.WTERMSIG(status)
+    return os.WEXITSTATUS(status)
+
+
+def _collect_dead() -> bool:
+    """Reap what has ended; whether children remain."""
+    try:
+        while True:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+            if pid == 0:
+                return True
+    except ChildProcessError:
+        return False
+
+
+def _descendants(root: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+            except OSError:
+                continue
+            # "pid (name) state ppid ...": the name may hold spaces and parentheses.
+            state, parent = stat.rpartition(")")[2].split()[:2]
+            if state != "Z":
+                children.setdefault(int(parent), []).append(int(entry.name))
+    found, waiting = list[int](), [root]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
