@@ -174,12 +174,20 @@ def _run(
     roofline = _roofline(catalog, target, console)
     _warn_of_full_size(plans, target, roofline, console)
     options = Options(
-        target, protocol, protocol.seed if seed is None else seed, timeout_s, check_only, roofline,
+        target,
+        protocol,
+        protocol.seed if seed is None else seed,
+        timeout_s,
+        check_only,
+        roofline,
         machine.environment(target, catalog.roots[0]),
     )
     total = sum(len(plan.kernels) * len(plan.cases) for plan in plans)
-    held = {record.identity: record for record in earlier if record.status.failed or record.latency_ms is not None
-            or (check_only and record.correctness is not None)}
+    held = {
+        record.identity: record
+        for record in earlier
+        if record.status.failed or record.latency_ms is not None or (check_only and record.correctness is not None)
+    }
     shown: list[Record] = []
 
     def already_held(record: Record) -> bool:
@@ -197,8 +205,11 @@ def _run(
                 try:
                     store.append(path, record)
                 except OSError as error:
-                    raise InputError(str(path), f"a record could not be written ({error.strerror})",
-                                     "what was written before is whole; free space and go on with --resume") from None
+                    raise InputError(
+                        str(path),
+                        f"a record could not be written ({error.strerror})",
+                        "what was written before is whole; free space and go on with --resume",
+                    ) from None
                 shown.append(record)
                 if as_json:
                     print(record.to_line(), flush=True)
@@ -271,7 +282,8 @@ def _roofline(catalog: Catalog, target: Any, console: Console) -> Roofline | Non
         roofline = machine.calibrate_cpu()
         console.print(
             f"{roofline.device}: {roofline.peak_flops / 1e12:.3f} TFLOP/s bf16, {roofline.bandwidth / 1e9:.1f} GB/s "
-            "(measured now)", markup=False,
+            "(measured now)",
+            markup=False,
         )
         return roofline
     try:
@@ -296,7 +308,9 @@ def _warn_of_full_size(plans: list[Plan], target: Any, roofline: Roofline | None
         console.print(
             f"warning: {plan.workload.name} at scale {plan.scale} on a CPU: case {largest.id} takes over "
             f"{estimated_bytes(largest) / 2**30:.0f} GiB of memory and at least {seconds:.0f} s for each call; "
-            "cases that do not fit are skipped", style="yellow", markup=False,
+            "cases that do not fit are skipped",
+            style="yellow",
+            markup=False,
         )
 
 
@@ -316,8 +330,13 @@ class _Progress:
         self._console, self._total, self._count = console, total, 0
         self._live = console.is_terminal
         self._bar = Progress(
-            TextColumn("{task.description}", markup=False), BarColumn(bar_width=12), MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True), console=console, transient=True, disable=not self._live,
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=12),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(compact=True),
+            console=console,
+            transient=True,
+            disable=not self._live,
             # The estimate looks back over many cases, because their lengths differ.
             speed_estimate_period=3600,
         )
@@ -394,8 +413,13 @@ def _listing(catalog: Catalog, kind: Kind) -> list[dict[str, Any]]:
             ]
         case Kind.devices:
             return [
-                {"name": stem, "device": d.name, "roofline": label, "bf16_tflops": r.bf16_dense_flops / 1e12,
-                 "bandwidth_gb_per_s": r.bandwidth_bytes_per_s / 1e9}
+                {
+                    "name": stem,
+                    "device": d.name,
+                    "roofline": label,
+                    "bf16_tflops": r.bf16_dense_flops / 1e12,
+                    "bandwidth_gb_per_s": r.bandwidth_bytes_per_s / 1e9,
+                }
                 for stem, d in catalog.devices().items()
                 for label, r in d.rooflines.items()
             ]
@@ -406,8 +430,12 @@ def _listing(catalog: Catalog, kind: Kind) -> list[dict[str, Any]]:
             ]
         case Kind.suites:
             return [
-                {"name": s.name, "workloads": ", ".join(s.workloads), "kernels": ", ".join(s.kernels),
-                 "description": s.description}
+                {
+                    "name": s.name,
+                    "workloads": ", ".join(s.workloads),
+                    "kernels": ", ".join(s.kernels),
+                    "description": s.description,
+                }
                 for s in map(catalog.suite, catalog.suite_names())
             ]
 
@@ -433,16 +461,28 @@ def sol(
     for case in map(chosen.case, chosen.case_ids()):
         bound = bounds.bound(case.flops, case.bytes_moved, roofline)
         same_device = published is not None and published.device == model.name
-        rows.append({
-            "case": case.id, "flops": case.flops, "bytes_moved": case.bytes_moved, "limit": bound.limit,
-            "bound_ms": bound.ms, "published_bound_ms": case.published_bound_ms if same_device else None,
-        })
+        rows.append(
+            {
+                "case": case.id,
+                "flops": case.flops,
+                "bytes_moved": case.bytes_moved,
+                "limit": bound.limit,
+                "bound_ms": bound.ms,
+                "published_bound_ms": case.published_bound_ms if same_device else None,
+            }
+        )
     if as_json:
         _print_rows(rows, True)
         return
     shown = [
-        {"case": r["case"], "GFLOP": f"{r['flops'] / 1e9:.4g}", "MB": f"{r['bytes_moved'] / 1e6:.4g}",
-         "limit": r["limit"], "bound": format_ms(r["bound_ms"]), "published": format_ms(r["published_bound_ms"])}
+        {
+            "case": r["case"],
+            "GFLOP": f"{r['flops'] / 1e9:.4g}",
+            "MB": f"{r['bytes_moved'] / 1e6:.4g}",
+            "limit": r["limit"],
+            "bound": format_ms(r["bound_ms"]),
+            "published": format_ms(r["published_bound_ms"]),
+        }
         for r in rows
     ]
     _print_rows(shown, False)
@@ -508,7 +548,7 @@ def report(
             from rich.console import Console
 
             width = None if output is None and sys.stdout.isatty() else 80
-            console = Console(highlight=False, width=width, record=output is not None, quiet=output is not None)
+            console = Console(highlight=False, width=width)
             with console.capture() as capture:
                 console.print(*terminal(records), sep="\n", markup=False)
             text = capture.get()

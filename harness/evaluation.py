@@ -63,8 +63,14 @@ class Evaluation:
     """Holds the judge's memory of one case while a session runs a kernel on it."""
 
     def __init__(
-        self, workload: Workload, case: Case, reference: ModuleType, device: torch.device,
-        protocol: ProtocolModel, seed: int, stage: Stage,
+        self,
+        workload: Workload,
+        case: Case,
+        reference: ModuleType,
+        device: torch.device,
+        protocol: ProtocolModel,
+        seed: int,
+        stage: Stage,
     ) -> None:
         self.workload, self.case, self.reference = workload, case, reference
         self.device, self.protocol, self.seed, self.stage = device, protocol, seed, stage

@@ -110,6 +110,6 @@ def _call(name: str, values: list[Number]) -> Number:
     match name, values:
         case "sqrt", [value] if float(value) >= 0:
             return math.sqrt(float(value))
-        case ("min" | "max"), [_, *_]:
+        case (("min" | "max"), [_, *_]):
             return min(values, key=float) if name == "min" else max(values, key=float)
     raise ExpressionError(f'calls "{name}" in a way that is not known (sqrt(a), min(a, b), max(a, b))')

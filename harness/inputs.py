@@ -36,9 +36,7 @@ def load_reference(path: Path) -> ModuleType:
     return module
 
 
-def fill(
-    workload: Workload, case: Case, reference: ModuleType, seed: int, tensors: Sequence[torch.Tensor]
-) -> None:
+def fill(workload: Workload, case: Case, reference: ModuleType, seed: int, tensors: Sequence[torch.Tensor]) -> None:
     """Write the case's inputs for `seed` into `tensors`, which have the shapes of `case.inputs`.
 
     The same seed on the same kind of device and version of torch gives the same values. Raises

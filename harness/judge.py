@@ -62,7 +62,11 @@ def compare(output: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance)
     else:
         norm_rel_error = 0.0 if error_squares == 0 else float("inf")
     return Comparison(
-        matched / out.numel(), max_abs_error, norm_rel_error, nonfinite, reference_nonfinite,
+        matched / out.numel(),
+        max_abs_error,
+        norm_rel_error,
+        nonfinite,
+        reference_nonfinite,
         output_squares == 0 and reference_squares > 0,
     )
 

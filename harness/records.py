@@ -118,18 +118,39 @@ class Record:
     def identity(self) -> tuple[object, ...]:
         """Records with the same identity answer the same question; the newest one counts."""
         return (
-            self.workload, self.workload_sha256, self.case, self.scale, self.kernel, self.kernel_sha256,
-            self.device, self.protocol, self.protocol_sha256, self.seed,
+            self.workload,
+            self.workload_sha256,
+            self.case,
+            self.scale,
+            self.kernel,
+            self.kernel_sha256,
+            self.device,
+            self.protocol,
+            self.protocol_sha256,
+            self.seed,
         )
 
 
-_REQUIRED = [
-    f.name for f in fields(Record)
-    if f.name not in ("unknown_fields", "memory", "remarks", "log_tail")
-]
+_REQUIRED = [f.name for f in fields(Record) if f.name not in ("unknown_fields", "memory", "remarks", "log_tail")]
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
-    "run_id": str, "time": str, "workload": str, "workload_sha256": str, "case": str, "axes": dict, "scale": int,
-    "kernel": str, "device": str, "environment": dict, "protocol": str, "protocol_sha256": str, "seed": int,
-    "status": str, "reason": (str, type(None)), "backend": (str, type(None)), "timings": dict,
-    "correctness": (dict, type(None)), "sol": (dict, type(None)), "remarks": (list, type(None)),
+    "run_id": str,
+    "time": str,
+    "workload": str,
+    "workload_sha256": str,
+    "case": str,
+    "axes": dict,
+    "scale": int,
+    "kernel": str,
+    "device": str,
+    "environment": dict,
+    "protocol": str,
+    "protocol_sha256": str,
+    "seed": int,
+    "status": str,
+    "reason": (str, type(None)),
+    "backend": (str, type(None)),
+    "timings": dict,
+    "correctness": (dict, type(None)),
+    "sol": (dict, type(None)),
+    "remarks": (list, type(None)),
 }

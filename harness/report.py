@@ -169,6 +169,9 @@ def terminal(records: Iterable[Record]) -> list[RenderableType]:
     for group in groups(records):
         parts.append(Text(f"\n{group.title}", style="bold"))
         for kernel, members in group.by_kernel().items():
+            if all(record.status is Status.SKIPPED for record in members):
+                parts += [Text(f"{kernel}: {line}", style="yellow") for line in _reasons(members)]
+                continue
             table = Table(box=box.SIMPLE_HEAD, title=kernel, title_justify="left", padding=(0, 1), pad_edge=False)
             for column in COLUMNS:
                 table.add_column(column.heading, justify="left" if column.heading in ("case", "status") else "right")
@@ -237,7 +240,8 @@ def _cell(record: Record | None) -> str:
 
 def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
     align = [":--" if index < left else "--:" for index in range(len(headings))]
-    lines = [headings, align, *([_escaped(cell) for cell in row] for row in rows)]
+    heading, *cells = ([_escaped(cell) for cell in row] for row in [headings, *rows])
+    lines = [heading, align, *cells]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 

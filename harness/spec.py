@@ -88,7 +88,12 @@ AxisName = Annotated[Text, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$", max_length
 
 Dtype = Literal["bfloat16", "float16", "float32", "float64", "int32", "int64"]
 DTYPE_BYTES: Mapping[str, int] = {
-    "bfloat16": 2, "float16": 2, "float32": 4, "float64": 8, "int32": 4, "int64": 8,
+    "bfloat16": 2,
+    "float16": 2,
+    "float32": 4,
+    "float64": 8,
+    "int32": 4,
+    "int64": 8,
 }
 Backend = Literal["queued", "events", "host"]
 
@@ -289,8 +294,7 @@ class Workload:
 
         def shape(group: str, name: str, sizes: list[str]) -> tuple[int, ...]:
             return tuple(
-                self._evaluated((group, name, "shape", position), text, axes)
-                for position, text in enumerate(sizes)
+                self._evaluated((group, name, "shape", position), text, axes) for position, text in enumerate(sizes)
             )
 
         return Case(
@@ -483,7 +487,11 @@ class DeviceModel(Strict):
         """The peak rates that bounds on this device use unless another pair is asked for."""
         peak = self.rooflines[self.default_roofline]
         return Roofline(
-            self.name, self.default_roofline, peak.bf16_dense_flops, peak.bandwidth_bytes_per_s, peak.overhead_s,
+            self.name,
+            self.default_roofline,
+            peak.bf16_dense_flops,
+            peak.bandwidth_bytes_per_s,
+            peak.overhead_s,
             peak.source,
         )
 
@@ -519,7 +527,9 @@ def read_model(path: Path, model: type[M]) -> tuple[M, Document]:
     try:
         return model.model_validate(document.root), document
     except ValidationError as error:
-        raise _translated(document, model, error.errors()[0]) from None
+        # A misspelt key is reported twice, as unknown and as missing; the first says more.
+        faults = sorted(error.errors(), key=lambda fault: fault["type"] != "extra_forbidden")
+        raise _translated(document, model, faults[0]) from None
 
 
 def _translated(document: Document, model: type[Strict], fault: Mapping[str, Any]) -> InputError:

@@ -50,7 +50,7 @@ def append(path: Path, record: Record) -> None:
         view = memoryview(line)
         try:
             while view:
-                view = view[os.write(descriptor, view):]
+                view = view[os.write(descriptor, view) :]
             os.fsync(descriptor)
         except OSError:
             os.ftruncate(descriptor, end)

@@ -136,9 +136,7 @@ def _plain(path: Path, node: yaml.Node, key: Path_, lines: dict[Path_, int]) -> 
             raise InputError(f"{path}:{name_line}", "a key is not plain text", "write a word as the key")
         name = str(name_node.value)
         if name in mapping:
-            raise InputError(
-                f"{path}:{name_line}", f'{dotted((*key, name))} is given twice', "keep one of the two"
-            )
+            raise InputError(f"{path}:{name_line}", f"{dotted((*key, name))} is given twice", "keep one of the two")
         lines[(*key, name)] = name_line
         mapping[name] = _plain(path, value_node, (*key, name), lines)
     return mapping

@@ -21,9 +21,7 @@ def forward(x, gate_weight, up_weight):
     }
 
 
-def run(
-    grad_output, x, gate_weight, up_weight, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate
-):
+def run(grad_output, x, gate_weight, up_weight, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate):
     """grad_x [T, H], grad_gate_weight [I, H], grad_up_weight [I, H], grad_down_weight [H, I]."""
     dtype = x.dtype
     grad_output, gate, gate_sigmoid = grad_output.float(), gate.float(), gate_sigmoid.float()

@@ -17,9 +17,7 @@ BLOCK = 1024
 
 
 @triton.jit
-def swiglu_backward(
-    d_ptr, gate_ptr, up_ptr, activated_ptr, out_ptr, product_ptr, columns, total, BLOCK: tl.constexpr
-):
+def swiglu_backward(d_ptr, gate_ptr, up_ptr, activated_ptr, out_ptr, product_ptr, columns, total, BLOCK: tl.constexpr):
     """out[t, :I] = grad_gate, out[t, I:] = grad_up, product = activated * up; float32 in between."""
     # 64-bit, because the byte offsets into out pass 2^31 at full size.
     index = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
@@ -44,9 +42,7 @@ def run(grad_output, x, gate_output, up_output, activated_gate, gate_weight, up_
     both = torch.empty(d.shape[0], 2 * columns, dtype=x.dtype, device=x.device)
     product = torch.empty_like(d)
     grid = (triton.cdiv(d.numel(), BLOCK),)
-    swiglu_backward[grid](
-        d, gate_output, up_output, activated_gate, both, product, columns, d.numel(), BLOCK=BLOCK
-    )
+    swiglu_backward[grid](d, gate_output, up_output, activated_gate, both, product, columns, d.numel(), BLOCK=BLOCK)
     grad_down_weight = tokens_by_hidden.T @ product
     grad_x = torch.mm(both[:, :columns], gate_weight)
     grad_x.addmm_(both[:, columns:], up_weight)

@@ -4,9 +4,7 @@ import torch
 
 
 @torch.compile(dynamic=True)
-def run(
-    grad_output, x, gate_weight, up_weight, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate
-):
+def run(grad_output, x, gate_weight, up_weight, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate):
     grad_down_weight = grad_output.T @ intermediate
     grad_intermediate = grad_output @ down_weight
     grad_up = grad_intermediate * gate_silu

@@ -34,9 +34,7 @@ def swiglu_backward(d_ptr, gate_ptr, sigmoid_ptr, silu_ptr, up_ptr, out_ptr, col
     tl.store(out_ptr + place + columns, grad_up.to(out_ptr.dtype.element_ty), mask=inside)
 
 
-def run(
-    grad_output, x, gate_weight, up_weight, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate
-):
+def run(grad_output, x, gate_weight, up_weight, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate):
     tokens, columns = gate.shape
     grad_down_weight = grad_output.T @ intermediate
     d = grad_output @ down_weight

@@ -12,9 +12,7 @@ def run(grad_output, x, gate_output, up_output, activated_gate, gate_weight, up_
     grad_up = grad_intermediate * activated_gate
     gate = gate_output.float()
     sigmoid = torch.sigmoid(gate)
-    grad_gate = (
-        (grad_intermediate * up_output).float() * (sigmoid * (1 + gate * (1 - sigmoid)))
-    ).to(x.dtype)
+    grad_gate = ((grad_intermediate * up_output).float() * (sigmoid * (1 + gate * (1 - sigmoid)))).to(x.dtype)
     tokens = x.flatten(0, 1)
     grad_gate_weight = grad_gate.flatten(0, 1).T @ tokens
     grad_up_weight = grad_up.flatten(0, 1).T @ tokens

@@ -1,0 +1,128 @@
+"""What the tests share: a small workload of its own in a temporary root, and a way to run kernels on it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+import torch
+
+if not torch.cuda.is_available():
+    # Before any kernel file imports Triton: its interpreter needs no GPU.
+    os.environ["TRITON_INTERPRET"] = "1"
+
+from harness.catalog import Catalog
+from harness.machine import Target
+from harness.records import Record
+from harness.runner import Options, Plan, Runner
+from harness.sol import Roofline
+from harness.spec import Workload
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+
+# A workload that the catalogue does not have: two outputs of one shape, a derived input, a scalable axis.
+TOY_YAML = """\
+schema: 1
+name: toy
+short_name: toy
+title: Product and row sums
+semantics: product = a @ b and shifted = a @ b + bias, with bias the row means of a
+case_axes: [rows]
+axes:
+  R: rows
+  K: 64
+scalable_axes: [K]
+cpu: {scale: 1}
+inputs:
+  a: {shape: [R, K], dtype: float32, normal: 1/sqrt(K)}
+  b: {shape: [K, K], dtype: float32, uniform: [-1, 1]}
+  bias: {shape: [R, K], dtype: float32, derived_by: means}
+outputs:
+  product: {shape: [R, K], dtype: float32}
+  shifted: {shape: [R, K], dtype: float32}
+tolerance: {atol: 1e-5, rtol: 1e-3, match_ratio: 0.99, norm_relative_error: 0.01}
+work:
+  flops: 2*R*K*K
+  bytes_read: 4*(2*R*K + K*K)
+  bytes_written: 8*R*K
+cases:
+  - id: r3
+    axes: {rows: 3}
+  - id: r8
+    axes: {rows: 8}
+"""
+
+TOY_REFERENCE = """\
+def means(a):
+    return {"bias": a.mean(dim=1, keepdim=True).expand_as(a)}
+
+
+def run(a, b, bias):
+    product = a @ b
+    return product, product + bias
+"""
+
+HONEST = """\
+def run(a, b, bias):
+    product = a @ b
+    return product, product + bias
+"""
+
+
+@pytest.fixture
+def toy_root(tmp_path: Path) -> Path:
+    """A root with the toy workload, no kernels and no configurations."""
+    folder = tmp_path / "root" / "workloads" / "toy"
+    folder.mkdir(parents=True)
+    (folder / "workload.yaml").write_text(TOY_YAML)
+    (folder / "reference.py").write_text(TOY_REFERENCE)
+    return tmp_path / "root"
+
+
+class Quiet:
+    """An observer that says nothing."""
+
+    def begin(self, kernel: str, workload: str, case: str) -> None: ...
+    def stage(self, text: str) -> None: ...
+    def done(self, record: Record) -> None: ...
+
+
+RunKernels = Callable[..., list[Record]]
+
+
+@pytest.fixture
+def run_kernels(toy_root: Path) -> RunKernels:
+    """Run kernel sources, given by name, on the toy workload in real child processes."""
+    catalog = Catalog(toy_root)
+
+    def run(
+        sources: dict[str, str],
+        *,
+        cases: tuple[str, ...] = ("r3",),
+        timeout_s: float = 60.0,
+        check_only: bool = False,
+        protocol: str = "quick",
+        device: str = "cpu",
+    ) -> list[Record]:
+        workload: Workload = catalog.workload("toy")
+        kernels = []
+        for name, source in sources.items():
+            path = toy_root / f"{name}.py"
+            path.write_text(dedent(source))
+            kernels.append(catalog.kernel(str(path), workload))
+        chosen = catalog.protocol(protocol)
+        options = Options(
+            Target(torch.device(device), "test device"),
+            chosen,
+            chosen.seed,
+            timeout_s,
+            check_only,
+            Roofline("test device", "made up", 1e15, 1e13, 0.0, "made up for the tests"),
+            {},
+        )
+        return list(Runner(options, Quiet()).run([Plan(workload, kernels, cases, 1)]))
+
+    return run

@@ -1,0 +1,122 @@
+"""What only a GPU shows. Run with `pytest -m gpu` on a CUDA machine."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from conftest import HONEST, RunKernels
+
+from harness import timing
+from harness.catalog import Catalog
+from harness.inputs import fill, load_reference
+from harness.judge import compare
+from harness.records import Status
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+
+
+@pytest.mark.parametrize("protocol", ["queued", "events", "host"])
+def test_a_kernel_is_judged_and_timed_on_the_device(protocol: str, run_kernels: RunKernels) -> None:
+    (record,) = run_kernels({"honest": HONEST}, protocol=protocol, device="cuda")
+    assert record.status is Status.PASSED, record.reason
+    timing_found = record.timings[protocol]
+    assert timing_found["iterations"] == 50
+    assert (timing_found["held"] is not None) == (protocol == "queued")
+    assert record.memory is not None
+    assert record.memory["judge_peak_bytes"] > 0
+
+
+def test_an_honest_kernel_is_held_and_one_that_waits_is_marked(run_kernels: RunKernels) -> None:
+    waits = "import torch\n" + HONEST.replace("    return", "    torch.cuda.synchronize()\n    return")
+    honest, waiting = run_kernels({"honest": HONEST, "waits": waits}, protocol="queued", device="cuda")
+    assert honest.timings["queued"]["held"].count(False) <= 2
+    assert honest.remarks == ()
+    assert not any(waiting.timings["queued"]["held"])
+    assert "waits for the device" in waiting.remarks[0]
+
+
+# name: (source, status, part of the reason)
+KERNELS = {
+    "out_of_memory": (
+        "import torch\ndef run(a, b, bias):\n    return torch.empty(1 << 44, device='cuda'), a",
+        Status.OUT_OF_MEMORY,
+        "OutOfMemoryError",
+    ),
+    "on_the_cpu": ("def run(a, b, bias):\n    p = (a @ b).cpu()\n    return p, p", Status.INCORRECT_DTYPE, "on cpu"),
+    "writes_inputs": (
+        "def run(a, b, bias):\n    p = a @ b\n    q = p + bias\n    b.zero_()\n    return p, q",
+        Status.REWARD_HACK,
+        "its input b",
+    ),
+    "aborts": ("import os\ndef run(a, b, bias):\n    os.abort()", Status.RUNTIME_ERROR, "SIGABRT"),
+    "illegal_access": (
+        "import torch\ndef run(a, b, bias):\n    i = torch.full((1,), 1 << 40, device='cuda')\n"
+        "    return a[i] @ b, bias",
+        Status.RUNTIME_ERROR,
+        None,
+    ),
+    "not_triton": (
+        "import triton, triton.language as tl\n@triton.jit\ndef k(x): tl.no_such_thing(x)\n"
+        "def run(a, b, bias):\n    k[(1,)](a)\n    return a, b",
+        Status.COMPILE_ERROR,
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_failure_on_the_device_stays_its_own(name: str, run_kernels: RunKernels) -> None:
+    source, status, part = KERNELS[name]
+    first, second = run_kernels({name: source, "next": HONEST}, check_only=True, protocol="queued", device="cuda")
+    assert first.status is status, first.reason
+    assert part is None or part in (first.reason or ""), first.reason
+    assert second.status is Status.PASSED, second.reason
+
+
+def test_memory_of_failed_cases_is_given_back(run_kernels: RunKernels) -> None:
+    before = torch.cuda.mem_get_info()[0]
+    run_kernels(
+        {f"aborts{n}": KERNELS["aborts"][0] for n in range(3)}, check_only=True, protocol="queued", device="cuda"
+    )
+    torch.cuda.empty_cache()
+    assert torch.cuda.mem_get_info()[0] > before - (64 << 20)
+
+
+def test_the_floor_is_microseconds() -> None:
+    floor_ms = timing.make("queued", torch.device("cuda"), cold_cache=True).floor_ms()
+    assert floor_ms is not None
+    assert 0.0005 < floor_ms < 0.05
+
+
+def test_dense_offsets_past_32_bits_are_right_at_full_size() -> None:
+    """[T, 2I] in bytes passes 2^31 from T = 10083 on; the elementwise kernel is compared row by row."""
+    from test_kernels import loaded
+
+    catalog = Catalog()
+    workload = catalog.workload("dense")
+    case = workload.case("b64-s128")
+    tokens, columns = 10_496, case.axes["I"]
+    module = loaded(catalog.kernel("fused_pointwise", workload).entry).__globals__
+    d, gate, up, activated = (torch.randn(tokens, columns, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+    out = torch.full((tokens, 2 * columns), torch.nan, device="cuda", dtype=torch.bfloat16)
+    product = torch.full_like(d, torch.nan)
+    grid = (-(-d.numel() // module["BLOCK"]),)
+    module["swiglu_backward"][grid](d, gate, up, activated, out, product, columns, d.numel(), BLOCK=module["BLOCK"])
+    limit = case.tolerances["grad_x"]
+    for start in range(0, tokens, 1024):
+        rows = slice(start, start + 1024)
+        g = gate[rows].float()
+        s = torch.sigmoid(g)
+        wanted = d[rows].float() * up[rows].float() * (s * (1 + g * (1 - s)))
+        assert compare(out[rows, :columns], wanted.bfloat16(), limit).norm_rel_error < 1e-3
+        assert compare(out[rows, columns:], d[rows] * activated[rows], limit).norm_rel_error < 1e-3
+        assert compare(product[rows], activated[rows] * up[rows], limit).norm_rel_error < 1e-3
+
+
+def test_inputs_on_the_device_repeat_for_a_seed() -> None:
+    workload = Catalog().workload("moe")
+    case, reference = workload.case("t128"), load_reference(workload.reference_path)
+    first, second = ([torch.empty(t.shape, dtype=torch.bfloat16, device="cuda") for t in case.inputs] for _ in range(2))
+    fill(workload, case, reference, 5, first)
+    fill(workload, case, reference, 5, second)
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -1,0 +1,207 @@
+"""One kernel's crash, hang or greed stays its own: real child processes, real signals."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from conftest import HONEST, RunKernels
+
+from harness.records import Status
+
+# name: (source, status, part of the reason)
+KERNELS = {
+    "honest": (HONEST, Status.PASSED, None),
+    "by_name": (
+        "def run(a, b, bias):\n    p = a @ b\n    return {'shifted': p + bias, 'product': p}",
+        Status.PASSED,
+        None,
+    ),
+    "views": (
+        "def run(a, b, bias):\n    p = a @ b\n    return [(p + 0).T.contiguous().T, p + bias]",
+        Status.PASSED,
+        None,
+    ),
+    "prints": ("print('{\"time_ms\": 0}')\n" + HONEST, Status.PASSED, None),
+    "aborts": ("import os\ndef run(a, b, bias):\n    os.abort()", Status.RUNTIME_ERROR, "SIGABRT"),
+    "segfaults": ("import ctypes\ndef run(a, b, bias):\n    ctypes.string_at(0)", Status.RUNTIME_ERROR, "SIGSEGV"),
+    "exits": ("import os\ndef run(a, b, bias):\n    os._exit(0)", Status.RUNTIME_ERROR, "exited with code 0"),
+    "calls_exit": ("import sys\ndef run(a, b, bias):\n    sys.exit(3)", Status.RUNTIME_ERROR, "SystemExit: 3"),
+    "killed": ("import os\ndef run(a, b, bias):\n    os.kill(os.getpid(), 9)", Status.OUT_OF_MEMORY, "SIGKILL"),
+    "raises": (
+        "def run(a, b, bias):\n    raise ValueError('no luck')",
+        Status.RUNTIME_ERROR,
+        "ValueError: no luck (raises.py:2)",
+    ),
+    "hangs": ("import time\ndef run(a, b, bias):\n    while True: time.sleep(1)", Status.TIMEOUT, "--timeout"),
+    "hangs_on_import": ("while True: pass\ndef run(): ...", Status.TIMEOUT, "--timeout"),
+    "greedy": (
+        "import torch\ndef run(a, b, bias):\n    return torch.ones(1 << 44), b",
+        Status.OUT_OF_MEMORY,
+        "DefaultCPUAllocator",
+    ),
+    "greedy_list": ("def run(a, b, bias):\n    return [bytearray(1 << 44)]", Status.OUT_OF_MEMORY, "MemoryError"),
+    "creeping": (
+        "def run(a, b, bias):\n    kept = []\n    while True: kept.append(b'x' * (1 << 28))",
+        Status.OUT_OF_MEMORY,
+        "MemoryError",
+    ),
+    "not_python": ("def run(a, b, bias)\n    return a", Status.COMPILE_ERROR, "SyntaxError"),
+    "bad_import": ("import no_such_module\n" + HONEST, Status.COMPILE_ERROR, "ModuleNotFoundError"),
+    "too_few": ("def run(a, b, bias):\n    return (a @ b,)", Status.INCORRECT_SHAPE, "1 outputs, 2 are needed"),
+    "too_many": ("def run(a, b, bias):\n    p = a @ b\n    return p, p + bias, p", Status.INCORRECT_SHAPE, "3 outputs"),
+    "wrong_names": (
+        "def run(a, b, bias):\n    p = a @ b\n    return {'product': p, 'x': p}",
+        Status.INCORRECT_SHAPE,
+        "no output named shifted",
+    ),
+    "nothing": ("def run(a, b, bias):\n    pass", Status.INCORRECT_SHAPE, "NoneType"),
+    "wrong_shape": (
+        "def run(a, b, bias):\n    p = a @ b\n    return p[:1], p",
+        Status.INCORRECT_SHAPE,
+        "product has shape",
+    ),
+    "wrong_dtype": (
+        "def run(a, b, bias):\n    p = a @ b\n    return p.double(), p + bias",
+        Status.INCORRECT_DTYPE,
+        "product is float64",
+    ),
+    "zeros": ("def run(a, b, bias):\n    return a * 0, a * 0", Status.INCORRECT_NUMERICAL, "product is all zeros"),
+    "one_nan": (
+        "def run(a, b, bias):\n    p = a @ b\n    q = p + bias\n    q[0, 0] = float('nan')\n    return p, q",
+        Status.INCORRECT_NUMERICAL,
+        "shifted has 1 non-finite",
+    ),
+    "swapped": ("def run(a, b, bias):\n    p = a @ b\n    return p + bias, p", Status.INCORRECT_NUMERICAL, "product"),
+    "writes_inputs": (
+        "def run(a, b, bias):\n    p = a @ b\n    q = p + bias\n    a.zero_()\n    return p, q",
+        Status.REWARD_HACK,
+        "its input a",
+    ),
+    "lazy": (
+        "import torch\nclass Lazy(torch.Tensor): pass\ndef run(a, b, bias):\n    p = a @ b\n"
+        "    return p.as_subclass(Lazy), p + bias",
+        Status.REWARD_HACK,
+        "Lazy",
+    ),
+    "caches_by_address": (
+        "kept = {}\ndef run(a, b, bias):\n    if not kept: kept[0] = (a @ b, a @ b + bias)\n    return kept[0]",
+        Status.INCORRECT_NUMERICAL,
+        "round 2",
+    ),
+}
+# These never answer, so they get a short time limit.
+SLOW = ("hangs", "hangs_on_import")
+# What a worker may take here, so that greed ends soon on any machine.
+MEMORY_BYTES = 2 << 30
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_kernel_ends_as_it_must(name: str, run_kernels: RunKernels, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.machine.available_memory_bytes", lambda: MEMORY_BYTES)
+    source, status, part = KERNELS[name]
+    (record,) = run_kernels({name: source}, timeout_s=5.0 if name in SLOW else 60.0)
+    assert record.status is status, record.reason
+    assert part is None or part in (record.reason or ""), record.reason
+    assert (record.latency_ms is None) is status.failed
+
+
+def test_whatever_one_kernel_does_the_next_one_is_whole(
+    run_kernels: RunKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("harness.machine.available_memory_bytes", lambda: MEMORY_BYTES)
+    bad = ("aborts", "exits", "hangs", "killed", "creeping", "raises")
+    sources = {name: KERNELS[name][0] for name in bad} | {"honest": HONEST}
+    records = run_kernels(sources, timeout_s=10.0, check_only=True)
+    assert [r.status for r in records] == [*(KERNELS[name][1] for name in bad), Status.PASSED]
+
+
+def test_a_failed_case_does_not_spoil_the_same_kernels_next_case(run_kernels: RunKernels) -> None:
+    source = "def run(a, b, bias):\n    assert a.shape[0] == 8, 'only eight'\n    p = a @ b\n    return p, p + bias"
+    first, second = run_kernels({"picky": source}, cases=("r3", "r8"))
+    assert (first.status, second.status) == (Status.RUNTIME_ERROR, Status.PASSED)
+
+
+def test_wrong_only_in_the_last_timed_call_is_wrong(run_kernels: RunKernels) -> None:
+    # quick: two rounds, one warm-up, ten samples; the thirteenth call is the last.
+    source = """\
+        calls = 0
+        def run(a, b, bias):
+            global calls
+            calls += 1
+            p = a @ b
+            return (p, p + bias) if calls < 13 else (p, p)
+        """
+    (record,) = run_kernels({"late": source})
+    assert record.status is Status.INCORRECT_NUMERICAL
+    assert "timed call 10" in (record.reason or "")
+
+
+def test_a_hang_whose_children_hold_the_pipes_leaves_no_process(run_kernels: RunKernels, tmp_path: Path) -> None:
+    noted = tmp_path / "pids"
+    source = f"""\
+        import os, subprocess, sys, time
+        def run(a, b, bias):
+            for new_session in (False, True):
+                child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
+                                         start_new_session=new_session, close_fds=False)
+                with open({str(noted)!r}, "a") as file:
+                    file.write(f"{{child.pid}}\\n")
+            if os.fork() == 0:
+                os.setsid()
+                if os.fork() == 0:
+                    with open({str(noted)!r}, "a") as file:
+                        file.write(f"{{os.getpid()}}\\n")
+                    while True: time.sleep(1)
+                os._exit(0)
+            while True: time.sleep(1)
+        """
+    started = time.monotonic()
+    first, second = run_kernels({"spawner": source, "next": HONEST}, timeout_s=8, check_only=True)
+    assert first.status is Status.TIMEOUT
+    assert time.monotonic() - started < 8 + 5 + 20  # the limit, the grace, and the honest kernel's own time
+    assert second.status is Status.PASSED
+    pids = [int(line) for line in noted.read_text().split()]
+    assert len(pids) == 3
+    assert not [pid for pid in pids if psutil.pid_exists(pid)]
+
+
+def test_after_two_timeouts_in_a_row_the_rest_is_skipped(run_kernels: RunKernels) -> None:
+    source = "import time\ndef run(a, b, bias):\n    time.sleep(600)"
+    records = run_kernels({"hangs": source}, cases=("r3", "r8", "r3"), timeout_s=4, check_only=True)
+    assert [r.status for r in records] == [Status.TIMEOUT, Status.TIMEOUT, Status.SKIPPED]
+    assert "2 timeouts in a row" in (records[2].reason or "")
+
+
+def test_the_worker_sees_no_secret_of_the_caller_and_its_own_folder(
+    run_kernels: RunKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SECRET_TOKEN", "hush")
+    source = """\
+        import os
+        def run(a, b, bias):
+            assert "SECRET_TOKEN" not in os.environ, "seen"
+            assert os.path.basename(os.path.dirname(os.getcwd())).startswith("solbench-"), os.getcwd()
+            p = a @ b
+            return p, p + bias
+        """
+    (record,) = run_kernels({"looks": source}, check_only=True)
+    assert record.status is Status.PASSED, record.reason
+
+
+def test_a_record_holds_what_was_found(run_kernels: RunKernels) -> None:
+    (record,) = run_kernels({"honest": HONEST})
+    assert record.backend == "host"
+    timing = record.timings["host"]
+    assert record.latency_ms == timing["median_ms"]
+    assert len(timing["samples_ms"]) == timing["iterations"] >= 3
+    assert timing["ended_by"] in ("samples", "time budget")
+    assert record.correctness is not None
+    assert record.correctness["rounds"] == 2
+    assert set(record.correctness["outputs"]) == {"product", "shifted"}
+    assert record.sol is not None
+    assert record.sol["bound_ms"] > 0
+    assert record.sol["score"] is None
+    assert "no baseline" in record.sol["reason"]

@@ -1,0 +1,56 @@
+"""The parts of measuring that show on any machine."""
+
+from __future__ import annotations
+
+import os
+import time
+
+import pytest
+import torch
+
+from harness import arena, timing
+from harness.arena import SHIFT_BYTES, SHIFTS, Layout
+from harness.spec import Tensor
+
+CPU = torch.device("cpu")
+INPUTS = (Tensor("a", (3, 5), "bfloat16"), Tensor("b", (7,), "float32"))
+OUTPUTS = (Tensor("y", (2, 2), "bfloat16"),)
+
+
+def test_the_host_timer_times_the_call_and_nothing_else() -> None:
+    result, sample = timing.make("host", CPU, cold_cache=True).measure(lambda: time.sleep(0.05) or 3)
+    assert result == 3
+    assert sample.time_ms >= 50
+    assert sample.held is None
+
+
+@pytest.mark.parametrize("backend", ["queued", "events"])
+def test_a_backend_for_gpus_is_refused_on_the_cpu(backend: str) -> None:
+    with pytest.raises(ValueError, match="does not work on cpu"):
+        timing.make(backend, CPU, cold_cache=True)
+
+
+def test_an_arena_is_one_memory_seen_from_two_sides() -> None:
+    layout = Layout.of(INPUTS, OUTPUTS)
+    ours, description, descriptors = arena.create(layout, CPU)
+    theirs = arena.attach(description, (os.dup(descriptors[0]),), layout)
+    for call in (0, 1, SHIFTS - 1, SHIFTS):
+        for place in ours.inputs(INPUTS, call):
+            place.fill_(call % 7 + 1)
+        assert all(bool((seen == call % 7 + 1).all()) for seen in theirs.inputs(INPUTS, call))
+    ours.poison_outputs()
+    assert bool(theirs.outputs(OUTPUTS)[0].isnan().all())
+    theirs.close()
+    ours.close()
+
+
+def test_every_call_finds_its_inputs_elsewhere_and_aligned() -> None:
+    layout = Layout.of(INPUTS, OUTPUTS)
+    memory, _, _ = arena.create(layout, CPU)
+    addresses = [[t.data_ptr() for t in memory.inputs(INPUTS, call)] for call in range(100)]
+    assert len({tuple(a) for a in addresses}) == 100
+    first = addresses[0][0]
+    assert all((pointer - first) % SHIFT_BYTES == 0 for call in addresses for pointer in call)
+    last_input_end = max(t.data_ptr() + t.nbytes for t in memory.inputs(INPUTS, SHIFTS - 1))
+    assert last_input_end <= memory.outputs(OUTPUTS)[0].data_ptr()
+    memory.close()
