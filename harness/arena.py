@@ -23,6 +23,9 @@ import torch
 # addresses repeat. 256 bytes keep every alignment that vector loads and tensor copies ask for.
 SHIFT_BYTES = 256
 SHIFTS = 1024
+# Sizes are rounded up to the GPU's large page. On an H200, an allocation whose size was no multiple of 64 KiB
+# was mapped with small pages, and products that read a weight in it took four times as long.
+PAGE_BYTES = 2 << 20
 
 
 class TensorLike(Protocol):
@@ -50,7 +53,7 @@ class Layout:
         offsets, end = _consecutive(inputs, 0)
         end += SHIFT_BYTES * SHIFTS
         output_offsets, end = _consecutive(outputs, end)
-        return Layout(offsets, output_offsets, end)
+        return Layout(offsets, output_offsets, -(-end // PAGE_BYTES) * PAGE_BYTES)
 
 
 def _consecutive(tensors: Sequence[TensorLike], start: int) -> tuple[tuple[int, ...], int]:

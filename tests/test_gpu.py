@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(),
 
 @pytest.mark.parametrize("protocol", ["queued", "events", "host"])
 def test_a_kernel_is_judged_and_timed_on_the_device(protocol: str, run_kernels: RunKernels) -> None:
-    (record,) = run_kernels({"honest": HONEST}, protocol=protocol, device="cuda")
+    (record,) = run_kernels({"honest": HONEST}, protocol=protocol, device="cuda:0")
     assert record.status is Status.PASSED, record.reason
     timing_found = record.timings[protocol]
     assert timing_found["iterations"] == 50
@@ -28,11 +28,11 @@ def test_a_kernel_is_judged_and_timed_on_the_device(protocol: str, run_kernels: 
 
 def test_an_honest_kernel_is_held_and_one_that_waits_is_marked(run_kernels: RunKernels) -> None:
     waits = "import torch\n" + HONEST.replace("    return", "    torch.cuda.synchronize()\n    return")
-    honest, waiting = run_kernels({"honest": HONEST, "waits": waits}, protocol="queued", device="cuda")
+    honest, waiting = run_kernels({"honest": HONEST, "waits": waits}, protocol="queued", device="cuda:0")
     assert honest.timings["queued"]["held"].count(False) <= 2
     assert honest.remarks == ()
     assert not any(waiting.timings["queued"]["held"])
-    assert "waits for the device" in waiting.remarks[0]
+    assert "wait for the device" in waiting.remarks[0]
 
 
 # name: (source, status, part of the reason)
@@ -67,7 +67,7 @@ KERNELS = {
 @pytest.mark.parametrize("name", KERNELS)
 def test_a_failure_on_the_device_stays_its_own(name: str, run_kernels: RunKernels) -> None:
     source, status, part = KERNELS[name]
-    first, second = run_kernels({name: source, "next": HONEST}, check_only=True, protocol="queued", device="cuda")
+    first, second = run_kernels({name: source, "next": HONEST}, check_only=True, protocol="queued", device="cuda:0")
     assert first.status is status, first.reason
     assert part is None or part in (first.reason or ""), first.reason
     assert second.status is Status.PASSED, second.reason
@@ -76,7 +76,7 @@ def test_a_failure_on_the_device_stays_its_own(name: str, run_kernels: RunKernel
 def test_memory_of_failed_cases_is_given_back(run_kernels: RunKernels) -> None:
     before = torch.cuda.mem_get_info()[0]
     run_kernels(
-        {f"aborts{n}": KERNELS["aborts"][0] for n in range(3)}, check_only=True, protocol="queued", device="cuda"
+        {f"aborts{n}": KERNELS["aborts"][0] for n in range(3)}, check_only=True, protocol="queued", device="cuda:0"
     )
     torch.cuda.empty_cache()
     assert torch.cuda.mem_get_info()[0] > before - (64 << 20)
@@ -116,7 +116,9 @@ def test_dense_offsets_past_32_bits_are_right_at_full_size() -> None:
 def test_inputs_on_the_device_repeat_for_a_seed() -> None:
     workload = Catalog().workload("moe")
     case, reference = workload.case("t128"), load_reference(workload.reference_path)
-    first, second = ([torch.empty(t.shape, dtype=torch.bfloat16, device="cuda") for t in case.inputs] for _ in range(2))
+    first, second = (
+        [torch.empty(t.shape, dtype=torch.bfloat16, device="cuda:0") for t in case.inputs] for _ in range(2)
+    )
     fill(workload, case, reference, 5, first)
     fill(workload, case, reference, 5, second)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))

@@ -44,6 +44,14 @@ def test_an_arena_is_one_memory_seen_from_two_sides() -> None:
     ours.close()
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 6284, 8192, 100_003])
+def test_an_arena_is_whole_large_pages(rows: int) -> None:
+    """Anything less is mapped with small pages on a GPU, and the kernel is timed with those."""
+    layout = Layout.of((Tensor("a", (rows, 768), "bfloat16"),), (Tensor("y", (rows, 2048), "bfloat16"),))
+    assert layout.nbytes % (2 << 20) == 0
+    assert 0 <= layout.nbytes - (layout.output_offsets[-1] + rows * 4096) < 2 << 20
+
+
 def test_every_call_finds_its_inputs_elsewhere_and_aligned() -> None:
     layout = Layout.of(INPUTS, OUTPUTS)
     memory, _, _ = arena.create(layout, CPU)
