@@ -102,8 +102,10 @@ def _git_commit(root: Path) -> str | None:
 
     A copy without its history can be told its commit in the variable SOLBENCH_COMMIT.
     """
+    if told := os.environ.get(COMMIT_VARIABLE):
+        return told
     if not (root / ".git").exists():
-        return os.environ.get(COMMIT_VARIABLE)
+        return None
     commit = _output(["git", "-C", str(root), "rev-parse", "HEAD"])
     changed = _output(["git", "-C", str(root), "status", "--porcelain", "--untracked-files=no"])
     return f"{commit}-dirty" if commit and changed else commit

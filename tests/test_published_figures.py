@@ -1,0 +1,54 @@
+"""The README and the committed results say what the records say, and the records are of this tree."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from conftest import REPOSITORY
+
+from harness import store
+from harness.catalog import Catalog
+from harness.records import Status
+from harness.report import markdown
+
+FILES = sorted((REPOSITORY / "results").glob("*/*.jsonl"))
+CATALOG = Catalog(REPOSITORY)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_committed_records_are_whole_and_passed(path: Path) -> None:
+    records, bad = store.read(path)
+    assert bad == []
+    workload = CATALOG.workload(path.stem)
+    for kernel in {record.kernel for record in records}:
+        mine = [record for record in records if record.kernel == kernel]
+        assert [record.case for record in mine] == workload.case_ids()
+        assert all(record.status is Status.PASSED and record.scale == 1 for record in mine)
+    for record in records:
+        for timing in record.timings.values():
+            assert timing["iterations"] == len(timing["samples_ms"]) >= 10
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_committed_records_are_of_the_sources_in_this_tree(path: Path) -> None:
+    workload = CATALOG.workload(path.stem)
+    for record in store.read(path)[0]:
+        assert record.workload_sha256 == workload.sha256, "the workload changed: measure again"
+        assert record.protocol_sha256 == CATALOG.protocol(record.protocol).sha256, "the protocol changed"
+        kernel = CATALOG.kernel(record.kernel, workload)
+        assert record.kernel_sha256 == kernel.sha256, f"{record.kernel} changed: measure again"
+
+
+def test_the_readme_shows_what_report_makes_of_the_records() -> None:
+    folder = REPOSITORY / "results" / "nvidia_h200"
+    records = [r for name in ("moe", "dense") for r in store.read(folder / f"{name}_swiglu_backward.jsonl")[0]]
+    readme = (REPOSITORY / "README.md").read_text()
+    shown = readme.partition("<!-- report -->\n")[2].partition("<!-- end of report -->")[0]
+    assert shown.strip() == markdown(records).strip()
+
+
+def test_committed_records_name_no_place_of_the_machine_that_made_them() -> None:
+    for path in FILES:
+        assert not re.search(r'"/(root|home|tmp|work)', path.read_text())
