@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
@@ -19,12 +20,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from harness.catalog import Catalog
+    from harness.compare import Criteria, SuiteComparison
+    from harness.figures import Figures
     from harness.records import Record
-    from harness.runner import Plan
+    from harness.runner import Options, Plan
     from harness.sol import Roofline
 
 EXIT_KERNEL_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_NOT_COMPARABLE = 5
 EXIT_INTERRUPTED = 130
 
 app = typer.Typer(
@@ -127,7 +131,18 @@ def check(
     _run(workloads, kernel, case, device, protocol, output, seed, timeout, scale, resume, as_json, root, True)
 
 
-def _run(
+@dataclass(frozen=True)
+class _Setup:
+    """What a run needs, checked before anything is measured."""
+
+    plans: list[Plan]
+    options: Options
+    path: Path
+    earlier: list[Record]
+    console: Console
+
+
+def _set_up(
     workloads: list[str] | None,
     kernels: list[str] | None,
     cases: list[str] | None,
@@ -137,21 +152,18 @@ def _run(
     seed: int | None,
     timeout_s: float,
     scale: int | None,
-    resume: bool,
-    as_json: bool,
     root: Path | None,
-    check_only: bool,
-) -> NoReturn:
+    check_only: bool = False,
+) -> _Setup:
+    """Resolve every name and open the results file. Raises `InputError`."""
     from harness import store
     from harness.catalog import Catalog
 
     catalog = Catalog(root)
-    if resume and output is None:
-        raise InputError("--resume", "needs the file to go on with", "add -o FILE")
     chosen = _choose(catalog, workloads or [], kernels or [], cases or [])
 
     from harness import machine
-    from harness.runner import Options, Plan, Runner
+    from harness.runner import Options, Plan
 
     target = machine.target(device)
     protocol = catalog.protocol(protocol_name or ("queued" if target.kind == "cuda" else "host"))
@@ -170,24 +182,49 @@ def _run(
     earlier, bad = store.read(path)
     for line in bad:
         console.print(f"warning: {line}", style="yellow", markup=False)
-
     roofline = _roofline(catalog, target, console)
     _warn_of_full_size(plans, target, roofline, console)
-    options = Options(
-        target,
-        protocol,
-        protocol.seed if seed is None else seed,
-        timeout_s,
-        check_only,
-        roofline,
-        machine.environment(target, catalog.roots[0]),
-    )
-    total = sum(len(plan.kernels) * len(plan.cases) for plan in plans)
-    held = {
-        record.identity: record
-        for record in earlier
-        if record.status.failed or record.latency_ms is not None or (check_only and record.correctness is not None)
-    }
+    environment = machine.environment(target, catalog.roots[0])
+    used_seed = protocol.seed if seed is None else seed
+    options = Options(target, protocol, used_seed, timeout_s, check_only, roofline, environment)
+    return _Setup(plans, options, path, earlier, console)
+
+
+def _keep(path: Path, record: Record) -> None:
+    """Append a record, or stop with what was written before."""
+    from harness import store
+
+    try:
+        store.append(path, record)
+    except OSError as error:
+        problem = f"a record could not be written ({error.strerror})"
+        remedy = "what was written before is whole; free space and go on with --resume"
+        raise InputError(str(path), problem, remedy) from None
+
+
+def _run(
+    workloads: list[str] | None,
+    kernels: list[str] | None,
+    cases: list[str] | None,
+    device: str,
+    protocol_name: str | None,
+    output: Path | None,
+    seed: int | None,
+    timeout_s: float,
+    scale: int | None,
+    resume: bool,
+    as_json: bool,
+    root: Path | None,
+    check_only: bool,
+) -> NoReturn:
+    if resume and output is None:
+        raise InputError("--resume", "needs the file to go on with", "add -o FILE")
+    setup = _set_up(workloads, kernels, cases, device, protocol_name, output, seed, timeout_s, scale, root, check_only)
+    from harness.records import Status
+    from harness.runner import Runner
+
+    console, total = setup.console, sum(len(plan.kernels) * len(plan.cases) for plan in setup.plans)
+    held = {record.identity: record for record in setup.earlier if _answers(record, check_only)}
     shown: list[Record] = []
 
     def already_held(record: Record) -> bool:
@@ -197,34 +234,37 @@ def _run(
         progress.skipped()
         return True
 
-    code = 0
+    interrupted = False
+    stopped: InputError | None = None
     with _Progress(console, total) as progress:
-        runner = Runner(options, progress, earlier)
         try:
-            for record in runner.run(plans, already_held):
-                try:
-                    store.append(path, record)
-                except OSError as error:
-                    raise InputError(
-                        str(path),
-                        f"a record could not be written ({error.strerror})",
-                        "what was written before is whole; free space and go on with --resume",
-                    ) from None
+            for record in Runner(setup.options, progress, setup.earlier).run(setup.plans, already_held):
+                _keep(setup.path, record)
                 shown.append(record)
                 if as_json:
                     print(record.to_line(), flush=True)
         except KeyboardInterrupt:
-            code = EXIT_INTERRUPTED
-    from harness import report
-
-    console.print(*report.terminal(shown), sep="\n", markup=False)
-    console.print(f"\n{len(shown)} of {total} records, in {path}", markup=False)
-    if code == EXIT_INTERRUPTED:
-        again = f"-o {path} --resume"
+            interrupted = True
+        except InputError as error:
+            stopped = error  # a full disk, say: what was measured before is shown first
+    _print_records(shown, console)
+    console.print(f"\n{len(shown)} of {total} records, in {setup.path}", markup=False)
+    if stopped is not None:
+        raise stopped
+    if interrupted:
+        again = f"-o {setup.path} --resume"
         console.print(f"Interrupted; what was measured is kept. Go on with the same command and {again}", markup=False)
-    elif any(record.status.failed for record in shown):
-        code = EXIT_KERNEL_FAILED
-    raise typer.Exit(code)
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not any(record.status is Status.PASSED for record in shown):
+        console.print("No case passed.", style="red")
+        raise typer.Exit(EXIT_KERNEL_FAILED)
+    raise typer.Exit(EXIT_KERNEL_FAILED if any(record.status.failed for record in shown) else 0)
+
+
+def _answers(record: Record, check_only: bool) -> bool:
+    """Whether an earlier record makes measuring again needless."""
+    measured = record.latency_ms is not None or (check_only and record.correctness is not None)
+    return measured or record.status.failed
 
 
 def _choose(catalog: Catalog, names: list[str], kernels: list[str], patterns: list[str]) -> list[tuple[Any, Any, Any]]:
@@ -245,7 +285,7 @@ def _choose(catalog: Catalog, names: list[str], kernels: list[str], patterns: li
     for name, asked in wanted:
         workload = catalog.workload(name)
         known = [kernel for kernel in catalog.kernel_paths(workload) if kernel != "reference"]
-        found = [catalog.kernel(kernel, workload) for kernel in asked or known]
+        found = [catalog.kernel(kernel, workload) for kernel in dict.fromkeys(asked or known)]
         if not found:
             remedy = f"add a file under kernels/{workload.name}/, or give one with -k"
             raise InputError(workload.name, "has no kernels", remedy)
@@ -314,11 +354,24 @@ def _warn_of_full_size(plans: list[Plan], target: Any, roofline: Roofline | None
         )
 
 
-def _console() -> Console:
+def _print_records(records: Sequence[Record], console: Console) -> None:
+    from harness.figures import Reader
+    from harness.terminal import terminal
+
+    text = terminal(map(Reader().of_record, records), console.width, _has_colours(console))
+    print(text, end="", file=console.file)
+
+
+def _has_colours(console: Console) -> bool:
+    return console.color_system is not None and not console.no_color
+
+
+def _console(to_stdout: bool = False) -> Console:
     from rich.console import Console
 
     # Without a terminal (CI logs) tables keep the width that they are made for.
-    return Console(stderr=True, highlight=False, width=None if sys.stderr.isatty() else 80)
+    live = (sys.stdout if to_stdout else sys.stderr).isatty()
+    return Console(stderr=not to_stdout, highlight=False, width=None if live else 80)
 
 
 class _Progress:
@@ -362,7 +415,7 @@ class _Progress:
         self._bar.advance(self._task)
 
     def done(self, record: Record) -> None:
-        from harness.report import format_ms
+        from harness.text import format_ms
 
         self.skipped()
         if not self._live:
@@ -450,8 +503,8 @@ def sol(
     """Bound of every case on a device, computed beside published."""
     from harness import sol as bounds
     from harness.catalog import Catalog
-    from harness.report import format_ms
     from harness.stats import geometric_mean
+    from harness.text import format_ms
 
     catalog = Catalog(root)
     chosen, model = catalog.workload(workload), catalog.device(device)
@@ -522,6 +575,7 @@ class Format(StrEnum):
     markdown = "markdown"
     csv = "csv"
     json = "json"
+    html = "html"
 
 
 @app.command()
@@ -531,42 +585,400 @@ def report(
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to; default stdout.")] = None,
 ) -> None:
     """Show results files: per case and kernel, and what each kernel's suite comes to."""
-    from harness import store
-    from harness.report import markdown, terminal
+    import gc
 
-    records: list[Record] = []
-    for file in files:
-        found, bad = store.read(file)
-        records += found
-        for line in bad:
-            print(f"warning: {line}", file=sys.stderr)
-    records = store.newest(records)
+    from harness import figures, store
+
+    gc.disable()  # the command ends soon and makes no cycles; looking for some would take a tenth of its time
+    found, bad = figures.read(files)
+    for line in bad:
+        print(f"warning: {line}", file=sys.stderr)
+    records = store.newest(found)
     if not records:
         raise InputError(", ".join(map(str, files)), "holds no records", "give a results file of solbench run")
-    match form:
-        case Format.table:
-            from rich.console import Console
-
-            width = None if output is None and sys.stdout.isatty() else 80
-            console = Console(highlight=False, width=width)
-            with console.capture() as capture:
-                console.print(*terminal(records), sep="\n", markup=False)
-            text = capture.get()
-        case Format.markdown:
-            text = markdown(records)
-        case Format.csv | Format.json:
-            from harness.frame import frame
-
-            rows = frame(records)
-            as_lines = form is Format.json
-            text = rows.to_json(orient="records", lines=True) if as_lines else rows.to_csv(index=False)
+    parts = _report_parts(records, form, to_terminal=output is None and sys.stdout.isatty())
     if output is None:
-        sys.stdout.write(text)
+        sys.stdout.writelines(parts)
         return
     try:
-        output.write_text(text, encoding="utf-8")
+        with output.open("w", encoding="utf-8") as file:
+            file.writelines(parts)
     except OSError as error:
         raise InputError(f"--output {output}", f"cannot be written ({error.strerror})", "choose another path") from None
+
+
+def _report_parts(records: list[Figures], form: Format, to_terminal: bool) -> Iterable[str]:
+    """The report in pieces, because as one text a large one would take hundreds of megabytes."""
+    match form:
+        case Format.table:
+            from harness.terminal import terminal
+
+            console = _console(to_stdout=True)
+            return [terminal(records, console.width if to_terminal else 80, to_terminal and _has_colours(console))]
+        case Format.markdown:
+            from harness.report import markdown
+
+            return [markdown(records)]
+        case Format.html:
+            from harness.html import html
+
+            return html(records)
+        case Format.csv:
+            from harness.frame import csv_lines
+
+            return csv_lines(records)
+        case Format.json:
+            from harness.frame import json_lines
+
+            return json_lines(records)
+
+
+# --- comparing and gating -------------------------------------------------------------------------
+
+
+@app.command()
+def compare(
+    sides: Annotated[list[str], typer.Argument(metavar="A B [MORE]...", help="Two results files, or kernels.")],
+    file: Annotated[Path | None, typer.Option("-f", "--file", help="The kernels' records are in this file.")] = None,
+    workload: Annotated[list[str] | None, typer.Option("-w", "--workload", help="Measure the kernels now.")] = None,
+    case: CaseOption = None,
+    device: DeviceOption = "auto",
+    protocol: ProtocolOption = None,
+    output: OutputOption = None,
+    timeout: TimeoutOption = 300.0,
+    scale: ScaleOption = None,
+    blocks: Annotated[int, typer.Option("--blocks", min=2, help="Measuring now: turns of each kernel.")] = 6,
+    confidence: Annotated[float, typer.Option("--confidence", help="Of intervals and verdicts.")] = 0.95,
+    least_effect: Annotated[
+        float, typer.Option("--min-effect", min=0, help="Smaller changes are noise; 0.01 is 1%.")
+    ] = 0.01,
+    plot: Annotated[Path | None, typer.Option("--plot", help="Also draw it, to a .png, .svg or .pdf file.")] = None,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown on stdout.")] = False,
+    as_json: JsonOption = False,
+    root: RootOption = None,
+) -> None:
+    """Is B slower or faster than A? Two files, kernels of one file, or kernels measured in turn now.
+
+    Small differences are found best by measuring in turn: compare A B -w WORKLOAD.
+    """
+    from harness.compare import Criteria, NotComparable
+
+    if not 0.5 < confidence < 1:
+        raise InputError("--confidence", f"{confidence:g} is no confidence", "give one between 0.5 and 1, such as 0.95")
+    if len(sides) < 2:
+        raise InputError("compare", f'"{sides[0]}" has nothing to be compared with', "name two files or kernels")
+    criteria = Criteria(confidence, least_effect)
+    alone: list[str] = []
+    try:
+        if workload:
+            if len(sides) > 2:
+                raise InputError("compare", "measures two kernels in turn", "name two, or run all and give --file")
+            setups = [
+                _set_up(workload, [side], case, device, protocol, output, None, timeout, scale, root) for side in sides
+            ]
+            suites = _measured_in_turn(setups, blocks, criteria)
+        elif file is not None:
+            if len(sides) > 2:
+                _show_ranking(file, sides, case, criteria, as_markdown, as_json)
+                return
+            records = _read_all(file, case)
+            suites = _of_one_file(file, records, sides, criteria)
+        else:
+            suites, alone = _of_two_files(sides, case, criteria)
+    except NotComparable as error:
+        print("solbench: not comparable: " + "; ".join(error.reasons), file=sys.stderr)
+        print("Measure both sides on one device with the same protocol, workload and scale.", file=sys.stderr)
+        raise typer.Exit(EXIT_NOT_COMPARABLE) from None
+    if not suites:
+        raise InputError(" and ".join(sides), "have no kernel in common", "; ".join(alone) or "give other files")
+    if plot is not None:
+        from harness.compare_report import plot as draw
+
+        draw(suites, criteria, plot)
+    _show_comparison(suites, alone, criteria, as_markdown, as_json)
+
+
+def _measured_in_turn(setups: list[_Setup], blocks: int, criteria: Criteria) -> list[SuiteComparison]:
+    from harness import interleave
+    from harness.compare import compare_interleaved
+
+    first = setups[0]
+    total = blocks * sum(len(plan.cases) for setup in setups for plan in setup.plans)
+    with _Progress(first.console, total) as progress:
+        measured = interleave.measure(
+            [setup.plans for setup in setups],
+            blocks,
+            first.options,
+            progress,
+            lambda record: _keep(first.path, record),
+        )
+    first.console.print(f"{total} records of {blocks} turns, in {first.path}", markup=False)
+    return compare_interleaved([(block[0], block[1]) for block in measured], criteria)
+
+
+def _read_all(path: Path, patterns: list[str] | None) -> list[Record]:
+    """The records of a file, of the cases asked for. Raises `InputError` for damaged lines or none left."""
+    from fnmatch import fnmatchcase
+
+    from harness import store
+
+    records, bad = store.read(path)
+    if bad:
+        raise InputError(f"{bad[0].path}:{bad[0].number}", bad[0].problem, "remove the line, or measure again")
+    kept = [r for r in records if not patterns or any(fnmatchcase(r.case, p) for p in patterns)]
+    if not kept:
+        raise InputError(str(path), "holds no records" if not records else "holds none of the cases", "give others")
+    return kept
+
+
+def _of_two_files(
+    sides: list[str], patterns: list[str] | None, criteria: Criteria
+) -> tuple[list[SuiteComparison], list[str]]:
+    from harness.compare import compare_files
+
+    if len(sides) > 2:
+        raise InputError("compare", "takes two results files", "for several kernels of one file add --file FILE")
+    for side in sides:
+        if not Path(side).is_file():
+            remedy = "give a results file; for kernels add --file FILE (measured before) or -w WORKLOAD (measure now)"
+            raise InputError(f'"{side}"', "is no file", remedy)
+    a, b = (_read_all(Path(side), patterns) for side in sides)
+    return compare_files(a, b, criteria)
+
+
+def _of_one_file(file: Path, records: list[Record], sides: list[str], criteria: Criteria) -> list[SuiteComparison]:
+    from harness.compare import by_workload_and_kernel, compare_suite
+    from harness.errors import unknown_name
+
+    by_kernel = by_workload_and_kernel(records)
+    for side in sides:
+        if side not in {kernel for _, kernel in by_kernel}:
+            raise unknown_name("kernel", side, {kernel for _, kernel in by_kernel}, str(file))
+    a, b = sides
+    both = [w for w, kernel in by_kernel if kernel == a and (w, b) in by_kernel]
+    return [compare_suite(by_kernel[w, a], by_kernel[w, b], criteria) for w in both]
+
+
+def _show_ranking(
+    file: Path, kernels: list[str], patterns: list[str] | None, criteria: Criteria, as_markdown: bool, as_json: bool
+) -> None:
+    from harness.compare import by_workload_and_kernel, ranking
+    from harness.compare_report import RANKING_HEADINGS, ranking_rows
+    from harness.errors import unknown_name
+    from harness.text import escaped, markdown_table
+
+    by_kernel = by_workload_and_kernel(_read_all(file, patterns))
+    for kernel in kernels:
+        if kernel not in {k for _, k in by_kernel}:
+            raise unknown_name("kernel", kernel, {k for _, k in by_kernel}, str(file))
+    for workload in dict.fromkeys(w for w, _ in by_kernel):
+        sides = {kernel: by_kernel[workload, kernel] for kernel in kernels if (workload, kernel) in by_kernel}
+        if len(sides) < 2:
+            continue
+        places, left_out = ranking(sides, criteria)
+        rows = [dict(zip(RANKING_HEADINGS, row, strict=True)) for row in ranking_rows(places, criteria)]
+        if as_markdown:
+            print(f"### {escaped(workload)}\n\n{markdown_table(RANKING_HEADINGS, [tuple(r.values()) for r in rows])}\n")
+        elif as_json:
+            for place in places:
+                ratio = place.to_first.ratio if place.to_first else 1.0
+                print(
+                    json.dumps(
+                        {
+                            "workload": workload,
+                            "rank": place.rank,
+                            "kernel": place.kernel,
+                            "mean_ms": place.mean_ms,
+                            "to_first": ratio,
+                        }
+                    )
+                )
+        else:
+            print(workload)
+            _print_rows(rows, False)
+            print("Kernels of one rank (=) cannot be told apart at this confidence.")
+            if left_out:
+                print(f"Left out, because not every kernel has them: {', '.join(left_out)}")
+
+
+def _show_comparison(
+    suites: list[SuiteComparison], alone: list[str], criteria: Criteria, as_markdown: bool, as_json: bool
+) -> None:
+    from harness import compare_report
+
+    if as_json:
+        for suite in suites:
+            print(json.dumps(compare_report.as_json(suite, criteria)))
+    elif as_markdown:
+        print(compare_report.markdown(suites, alone, criteria), end="")
+    else:
+        _print_parts(compare_report.terminal(suites, alone, criteria))
+
+
+def _print_parts(parts: Sequence[Any]) -> None:
+    from rich.console import Console
+
+    Console(highlight=False, width=None if sys.stdout.isatty() else 80).print(*parts, sep="\n", markup=False)
+
+
+@app.command()
+def gate(
+    current: Annotated[Path, typer.Argument(metavar="CURRENT.jsonl", help="Results of the change.")],
+    baseline: Annotated[str, typer.Option("--baseline", help="A results file, or the name of a baseline.")],
+    policy: Annotated[Path | None, typer.Option("--policy", help="Default: configs/gate.yaml.")] = None,
+    junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")] = None,
+    github: Annotated[bool, typer.Option("--github", help="Print annotations and write the step summary.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown on stdout.")] = False,
+    as_json: JsonOption = False,
+    root: RootOption = None,
+) -> None:
+    """May this change land? Exit code 0 pass, 1 failed, 3 regression or missing, 4 undecided, 5 not comparable."""
+    import os
+
+    from harness import baselines, gate_report
+    from harness.catalog import Catalog
+    from harness.gate import decide
+
+    catalog = Catalog(root)
+    rules = catalog.gate_policy(policy)
+    records = _read_all(current, None)
+    if Path(baseline).is_file():
+        before = _read_all(Path(baseline), None)
+    else:
+        before = baselines.records(baselines.find(catalog.roots[0], baseline, records[0].device))
+    decision = decide(records, before, rules)
+    if junit is not None:
+        _write(junit, gate_report.junit(decision), "--junit")
+    if github and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
+        _write(Path(summary), gate_report.markdown(decision), "GITHUB_STEP_SUMMARY", add=True)
+    if as_json:
+        print(json.dumps(gate_report.as_json(decision)))
+    elif as_markdown:
+        print(gate_report.markdown(decision), end="")
+    else:
+        print(decision.verdict)
+        if github:
+            print("\n".join(gate_report.github_annotations(decision)))
+        _print_parts(gate_report.terminal(decision))
+        print(decision.next_step)
+    raise typer.Exit(int(decision.code))
+
+
+def _write(path: Path, text: str, option: str, add: bool = False) -> None:
+    try:
+        with path.open("a" if add else "w", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        raise InputError(f"{option} {path}", f"cannot be written ({error.strerror})", "choose another path") from None
+
+
+baseline_app = typer.Typer(no_args_is_help=True, help="Named baselines of each device, for solbench gate.")
+app.add_typer(baseline_app, name="baseline")
+YesOption = Annotated[bool, typer.Option("--yes", help="Do it without asking.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME")]
+
+
+@baseline_app.command("set")
+def baseline_set(
+    name: NameArgument,
+    file: Annotated[Path, typer.Argument(metavar="FILE.jsonl")],
+    note: Annotated[str | None, typer.Option("--note", help="Why it was set.")] = None,
+    yes: YesOption = False,
+    root: RootOption = None,
+) -> None:
+    """Keep a results file as a baseline of its device. Replacing one shows the difference first."""
+    from harness import baselines
+
+    place = root or Path.cwd()
+    device, records = baselines.prepare(_read_all(file, None), name)
+    old = [b for b in baselines.listed(place) if (b.provenance.name, b.provenance.device) == (name, device)]
+    if old:
+        _show_replacement(baselines.records(old[0]), records)
+        _confirm(f"Replace the baseline {name} of {device}?", yes)
+    saved = baselines.save(place, name, file.name, records, note)
+    print(f"baseline {name} of {device}: {saved.provenance.records} records in {saved.path}")
+
+
+def _show_replacement(old: list[Record], new: list[Record]) -> None:
+    from harness.compare import Criteria, NotComparable, compare_files
+
+    criteria = Criteria()
+    try:
+        suites, alone = compare_files(old, new, criteria)
+    except NotComparable as error:
+        print("The old and the new one do not compare: " + "; ".join(error.reasons))
+        return
+    print("A is the old baseline, B the new one.")
+    _show_comparison(suites, alone, criteria, False, False)
+
+
+def _confirm(question: str, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise InputError("--yes", "is missing, and nobody is there to ask", f"add it to answer: {question}")
+    typer.confirm(question, abort=True)
+
+
+@baseline_app.command("show")
+def baseline_show(
+    name: NameArgument,
+    device: Annotated[str | None, typer.Option("-d", "--device", help="Where several devices have one.")] = None,
+    root: RootOption = None,
+) -> None:
+    """Where a baseline came from, and its records as a report."""
+    from dataclasses import asdict
+
+    from harness import baselines
+
+    found = baselines.find(root or Path.cwd(), name, device)
+    for key, value in asdict(found.provenance).items():
+        print(f"{key}: {'none' if value is None else value}")
+    _print_records(baselines.records(found), _console(to_stdout=True))
+
+
+@baseline_app.command("list")
+def baseline_list(as_json: JsonOption = False, root: RootOption = None) -> None:
+    """The baselines of every device."""
+    from harness import baselines
+
+    rows = [
+        {
+            "name": p.name,
+            "device": p.device,
+            "records": p.records,
+            "measured": p.measured_to[:10],
+            "set": p.set_at[:10],
+            "note": p.note or "",
+        }
+        for p in (b.provenance for b in baselines.listed(root or Path.cwd()))
+    ]
+    if rows or as_json:
+        _print_rows(rows, as_json)
+    else:
+        print("No baselines yet: solbench baseline set NAME FILE.jsonl")
+
+
+@baseline_app.command("prune")
+def baseline_prune(
+    older_than_days: Annotated[float, typer.Option("--older-than", min=0, help="Days since it was measured.")],
+    yes: YesOption = False,
+    root: RootOption = None,
+) -> None:
+    """Remove baselines that were measured long ago."""
+    from harness import baselines
+
+    old = baselines.older_than(root or Path.cwd(), older_than_days)
+    if not old:
+        print("No baseline is that old.")
+        return
+    for found in old:
+        p = found.provenance
+        print(f"{p.name} of {p.device}, measured {p.measured_to[:10]}")
+    _confirm(f"Remove these {len(old)}?", yes)
+    for found in old:
+        baselines.remove(found)
+    print(f"removed {len(old)}")
 
 
 if __name__ == "__main__":

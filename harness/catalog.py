@@ -16,6 +16,7 @@ from typing import TypeVar
 from harness.errors import InputError, unknown_name
 from harness.spec import (
     DeviceModel,
+    GateModel,
     KernelModel,
     ProtocolModel,
     Strict,
@@ -198,6 +199,12 @@ class Catalog:
     def suite(self, name: str) -> SuiteModel:
         """By name or path. Raises `InputError`."""
         return self._by_name("suites", "suite", name, SuiteModel)
+
+    def gate_policy(self, path: Path | None) -> GateModel:
+        """The policy in a file, by default `configs/gate.yaml`. Raises `InputError`."""
+        default = next(f for root in self.roots[::-1] if (f := root / "configs" / "gate.yaml").is_file())
+        own = self.roots[0] / "configs" / "gate.yaml"
+        return read_model(path or (own if own.is_file() else default), GateModel)[0]
 
     def devices(self) -> dict[str, DeviceModel]:
         """File stem to device, for every file under `configs/devices/`."""

@@ -75,6 +75,7 @@ class Evaluation:
         self.workload, self.case, self.reference = workload, case, reference
         self.device, self.protocol, self.seed, self.stage = device, protocol, seed, stage
         self.calls = 0
+        self.kept: list[torch.Tensor] = []
         self.contiguous = True
 
     def run(self, session: Session, floor_ms: float | None, check_only: bool) -> Outcome:
@@ -88,10 +89,10 @@ class Evaluation:
         layout = Layout.of(self.case.inputs, self.case.outputs)
         memory, description, descriptors = arena.create(layout, self.device)
         self.arena = memory
-        self.kept = [
-            torch.empty(t.shape, dtype=arena.torch_dtype(t.dtype), device=self.device) for t in self.case.inputs
-        ]
         try:
+            self.kept = [
+                torch.empty(t.shape, dtype=arena.torch_dtype(t.dtype), device=self.device) for t in self.case.inputs
+            ]
             opening = {
                 "op": "open",
                 "arena": description,
@@ -118,7 +119,7 @@ class Evaluation:
         finally:
             if not finished:
                 session.close()  # before the memory that it has mapped goes
-            del self.kept
+            self.kept = []
             memory.close()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
@@ -155,7 +156,13 @@ class Evaluation:
         inputs.fill(self.workload, self.case, self.reference, seed, self.kept)
 
     def _expected(self) -> list[torch.Tensor]:
-        results = self.reference.run(*self.kept)
+        try:
+            results = self.reference.run(*self.kept)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever the file does wrong is no fault of the kernel
+            reason = f"the reference fails ({type(error).__name__}: {error})"
+            raise _Rejected(Verdict(Status.INVALID_REFERENCE, reason)) from error
         problem = _reference_problem(results, self.case.outputs)
         if problem:
             raise _Rejected(Verdict(Status.INVALID_REFERENCE, problem))

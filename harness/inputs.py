@@ -78,7 +78,12 @@ def _derive(
     if unknown := [name for name in parameters if name not in named]:
         problem = f'{function_name} has the parameter "{unknown[0]}", which is no input'
         raise InputError(place, problem, f"take some of {', '.join(named)}")
-    results = function(**{name: named[name] for name in parameters})
+    try:
+        results = function(**{name: named[name] for name in parameters})
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # whatever the file does wrong is the file's fault
+        raise InputError(place, f"{function_name} fails ({type(error).__name__}: {error})", "mend it") from error
     if not isinstance(results, dict):
         raise InputError(place, f"{function_name} returns no dict", "return the derived tensors by name")
     return results

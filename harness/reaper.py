@@ -21,6 +21,9 @@ _PR_SET_CHILD_SUBREAPER = 36
 # How the supervisor reports a worker that died of signal n, as shells do.
 SIGNAL_EXIT_BASE = 128
 _KILL_ROUNDS = 200
+_AWAITED = (signal.SIGTERM, signal.SIGCHLD)
+# How often to see whether the judge is still there, should its death not have been signalled.
+_LOOK_UP_S = 2.0
 
 
 def guard(keep_for_worker: int) -> None:
@@ -31,27 +34,29 @@ def guard(keep_for_worker: int) -> None:
     prctl = ctypes.CDLL(None, use_errno=True).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    stop = {"asked": False}
     worker = os.fork()
     if worker == 0:
         return
-    signal.signal(signal.SIGTERM, lambda *_: stop.update(asked=True))
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.close(keep_for_worker)
-    code = _supervise(worker, stop)
+    code = _supervise(worker)
     os._exit(code)
 
 
-def _supervise(worker: int, stop: dict[str, bool]) -> int:
-    code = SIGNAL_EXIT_BASE + signal.SIGTERM
-    while not stop["asked"] and os.getppid() != 1:
-        # Polling: waitpid is restarted after a signal, so blocking in it would not see the request.
+def _supervise(worker: int) -> int:
+    code, judge = SIGNAL_EXIT_BASE + signal.SIGTERM, os.getppid()
+    while os.getppid() == judge:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == worker:
             code = _exit_code(status)
             break
-        if pid == 0:
-            time.sleep(0.005)
+        if pid:
+            continue
+        # Asleep until something happens: a supervisor that polls would disturb what is being timed.
+        received = signal.sigtimedwait(_AWAITED, _LOOK_UP_S)
+        if received is not None and received.si_signo == signal.SIGTERM:
+            break
     for _ in range(_KILL_ROUNDS):
         below = _descendants(os.getpid())
         for pid in below:

@@ -7,12 +7,19 @@ this version does not know are kept on reading and written back.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
 SCHEMA = 1
+
+Migration = Callable[[dict[str, Any]], dict[str, Any]]
+
+# MIGRATIONS[N] makes the values of a line of schema N those of schema N + 1. None is ever removed, so every
+# file that a version wrote opens for ever; tests/data/ holds one file for each schema.
+MIGRATIONS: dict[int, Migration] = {}
 
 
 class Status(StrEnum):
@@ -82,9 +89,10 @@ class Record:
 
     @staticmethod
     def from_line(line: str) -> Record:
-        """Raises `RecordError` for what is not a record, or is one of a newer schema."""
+        """A record of any schema up to this version's. Raises `RecordError` for everything else."""
         try:
-            values = json.loads(line)
+            # Not strict, because a foreign writer may leave NUL and other control characters bare in texts.
+            values = json.loads(line, strict=False)
         except ValueError:
             raise RecordError("it is not JSON (a write that was cut off, perhaps)") from None
         except RecursionError:
@@ -96,6 +104,9 @@ class Record:
             raise RecordError("it has no schema number")
         if schema > SCHEMA:
             raise RecordError(f"it has schema {schema} and this version reads up to {SCHEMA}; update solbench")
+        if schema < 1:
+            raise RecordError(f"it has schema {schema}, and the first one is 1")
+        values = _migrated(values, schema)
         known = {f.name: f for f in fields(Record) if f.name != "unknown_fields"}
         missing = sorted(name for name in _REQUIRED if name not in values)
         if missing:
@@ -108,7 +119,7 @@ class Record:
         except ValueError:
             raise RecordError(f"it has the unknown status {json.dumps(values['status'])[:60]}") from None
         latency = values["latency_ms"]
-        if latency is not None and not (isinstance(latency, (int, float)) and 0 < latency < float("inf")):
+        if latency is not None and not (isinstance(latency, (int, float)) and 0 < latency <= sys.float_info.max):
             raise RecordError(f"latency_ms is {latency}, which is no latency")
         values["remarks"] = tuple(values.get("remarks") or ())
         unknown = {name: values.pop(name) for name in list(values) if name not in known}
@@ -129,6 +140,15 @@ class Record:
             self.protocol_sha256,
             self.seed,
         )
+
+
+def _migrated(values: dict[str, Any], schema: int) -> dict[str, Any]:
+    for number in range(schema, SCHEMA):
+        try:
+            values = MIGRATIONS[number](values)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            raise RecordError(f"it does not hold what a record of schema {number} holds") from None
+    return {**values, "schema": SCHEMA}
 
 
 _REQUIRED = [f.name for f in fields(Record) if f.name not in ("unknown_fields", "memory", "remarks", "log_tail")]

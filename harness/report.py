@@ -1,20 +1,19 @@
-"""Records as tables that people read: in the terminal, or as Markdown.
+"""What do records look like to a reader? Groups of comparable ones, their figures as texts; and as Markdown.
 
 Full-size and scaled figures, devices, protocols and versions of a workload never share a table.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 from harness import sol
-from harness.records import Record, Status
+from harness.figures import Figures
+from harness.records import Status
 from harness.sol import Grade, SuiteSummary
-
-if TYPE_CHECKING:
-    from rich.console import RenderableType
+from harness.text import ABSENT, escaped, format_ms, format_share, markdown_table
 
 LEGEND = (
     "latency: median of the timed calls. spread: interquartile range over median. bound: the least time "
@@ -23,7 +22,11 @@ LEGEND = (
     "1/(1 + (latency - bound)/(baseline - bound)), so 50 at the baseline and 100 at the bound; "
     "it is not the roofline share.",
 )
-ABSENT = "–"
+
+T = TypeVar("T")
+
+# More kernels than these side by side are wider than a page.
+KERNELS_PER_TABLE = 6
 
 
 @dataclass(frozen=True)
@@ -31,127 +34,145 @@ class Column:
     """One figure of a record: its heading and how it is written."""
 
     heading: str
-    text: Callable[[Record], str]
-
-
-def format_ms(ms: float | None) -> str:
-    """A time with the unit that suits it, in four significant digits: `38.90 µs`, `68.86 ms`."""
-    if ms is None:
-        return ABSENT
-    for unit, factor in (("µs", 1e3), ("ms", 1.0), ("s", 1e-3)):
-        value = ms * factor
-        if value < 999.95 or unit == "s":
-            digits = 2 if value < 99.995 else 1
-            return f"{value:.{digits}f} {unit}"
-    raise AssertionError
-
-
-def format_share(share: float | None, digits: int = 1) -> str:
-    return ABSENT if share is None else f"{share * 100:.{digits}f}%"
-
-
-def _sol(record: Record, key: str) -> float | None:
-    value = (record.sol or {}).get(key)
-    return float(value) if isinstance(value, (int, float)) else None
-
-
-def _spread(record: Record) -> float | None:
-    value = record.timings.get(record.backend or "", {}).get("relative_iqr")
-    return float(value) if isinstance(value, (int, float)) else None
+    text: Callable[[Figures], str]
 
 
 COLUMNS = (
     Column("case", lambda r: r.case),
     Column("status", lambda r: r.status.value),
     Column("latency", lambda r: format_ms(r.latency_ms)),
-    Column("spread", lambda r: format_share(_spread(r))),
-    Column("bound", lambda r: format_ms(_sol(r, "bound_ms"))),
-    Column("limit", lambda r: str((r.sol or {}).get("limit") or ABSENT)),
-    Column("roofline", lambda r: format_share(_sol(r, "roofline"))),
-    Column("score", lambda r: ABSENT if _sol(r, "score") is None else f"{_sol(r, 'score'):.3f}"),
+    Column("spread", lambda r: format_share(r.relative_iqr)),
+    Column("bound", lambda r: format_ms(r.bound_ms)),
+    Column("limit", lambda r: r.limit or ABSENT),
+    Column("roofline", lambda r: format_share(r.roofline)),
+    Column("score", lambda r: ABSENT if r.sol_score is None else f"{r.sol_score:.3f}"),
 )
+SUMMARY_HEADINGS = ("kernel", "passed", "mean latency", "% SOL", "roofline")
+
+
+@dataclass(frozen=True)
+class SideBySide:
+    """Kernels beside each other: for each case its bound, what sets it, and what each kernel came to."""
+
+    kernels: Sequence[str]
+    rows: Sequence[tuple[Figures, Sequence[Figures | None]]]
+
+    @property
+    def headings(self) -> list[str]:
+        return ["case", "bound", "limit", *self.kernels]
+
+    def texts(self) -> Iterator[list[str]]:
+        for first, cells in self.rows:
+            yield [first.case, format_ms(first.bound_ms), first.limit or ABSENT, *map(cell, cells)]
 
 
 @dataclass(frozen=True)
 class Group:
     """Records that may stand in one table, and what they have in common."""
 
-    workload: str
-    device: str
-    protocol: str
-    scale: int
-    version: str
-    records: Sequence[Record]
-
-    @property
-    def title(self) -> str:
-        size = f" · SCALED 1/{self.scale}" if self.scale > 1 else ""
-        return f"{self.workload}{size} · {self.device} · {self.protocol}"
+    title: str
+    records: Sequence[Figures]
 
     @property
     def notes(self) -> list[str]:
         """What a reader must know of this group beside the legend."""
         first = self.records[0]
         lines = []
-        if self.scale > 1:
-            axes = ", ".join(f"{name} = {size}" for name, size in first.axes.items())
-            shown = f"Hidden sizes are divided by {self.scale} ({first.case}: {axes})"
+        if first.scale > 1:
+            shown = f"Hidden sizes are divided by {first.scale} ({first.case}: {first.axes})"
             lines.append(f"{shown}: not comparable with full-size figures.")
-        if peak := (first.sol or {}).get("peak"):
-            lines.append(
-                f"Bound from {peak['label']} peaks of {peak['device']}: {peak['peak_flops'] / 1e12:.4g} TFLOP/s, "
-                f"{peak['bandwidth'] / 1e9:.4g} GB/s."
-            )
+        # Without a peak there is no bound, and a record that never came to a bound has neither.
+        peaks = _distinct(r.peak for r in self.records)
+        rates = [
+            f"{label} peaks of {device}: {flops / 1e12:.4g} TFLOP/s, {bandwidth / 1e9:.4g} GB/s"
+            for device, label, flops, bandwidth in peaks
+        ]
+        if rates:
+            lines.append(f"Bound from {_listed(rates, '; ')}.")
         else:
             lines.append("No peak rates are known for this device, so there is no bound.")
-        if sources := {str(source) for r in self.records if (source := (r.sol or {}).get("baseline_source"))}:
-            lines.append(f"Baseline: {'; '.join(sorted(sources))}.")
-        gpu = first.environment.get("gpu") or {}
-        clock = f"; SM clock up to {gpu['sm_clock_max_mhz']:g} MHz, not locked" if gpu.get("sm_clock_max_mhz") else ""
-        power = f"; power limit {gpu['power_limit_w']:g} W" if gpu.get("power_limit_w") else ""
+        if sources := sorted(_distinct(r.baseline_source for r in self.records)):
+            lines.append(f"Baseline: {_listed(sources, '; ')}.")
+        backends = ", ".join(sorted(_distinct(r.backend for r in self.records))) or "none"
+        versions = "".join(
+            f"{separator}{name} {_listed(found)}"
+            for separator, name, found in (
+                ("; ", "torch", _distinct(r.torch for r in self.records)),
+                (", ", "triton", _distinct(r.triton for r in self.records)),
+            )
+            if found
+        )
+        clocks = [f"{mhz:g}" for mhz in _distinct(r.sm_clock_max_mhz for r in self.records)]
+        clock = f"; SM clock up to {_listed(clocks)} MHz, not locked" if clocks else ""
+        watts = [f"{watt:g}" for watt in _distinct(r.power_limit_w for r in self.records)]
+        power = f"; power limit {_listed(watts)} W" if watts else ""
         days = sorted({r.time[:10] for r in self.records})
         dates = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
-        backends = ", ".join(sorted({r.backend for r in self.records if r.backend})) or "none"
-        lines.append(
-            f"Backend {backends}; torch {first.environment.get('torch')}, triton {first.environment.get('triton')}"
-            f"{clock}{power}; {dates}."
-        )
+        lines.append(f"Backend {backends}{versions}{clock}{power}; {dates}.")
         return lines
 
-    def by_kernel(self) -> dict[str, list[Record]]:
-        """Records by kernel; where a name stands for several sources, the name carries their hash."""
+    def by_kernel(self) -> dict[str, list[Figures]]:
+        """Records by kernel; a name that stands for several sources or seeds carries which one."""
         sources: dict[str, set[str | None]] = {}
+        seeds: dict[str, set[int]] = {}
         for record in self.records:
             sources.setdefault(record.kernel, set()).add(record.kernel_sha256)
-        kernels: dict[str, list[Record]] = {}
+            seeds.setdefault(record.kernel, set()).add(record.seed)
+        kernels: dict[str, list[Figures]] = {}
         for record in self.records:
-            several = len(sources[record.kernel]) > 1
-            label = f"{record.kernel}@{(record.kernel_sha256 or 'unknown')[:7]}" if several else record.kernel
+            label = record.kernel
+            if len(sources[record.kernel]) > 1:
+                label += f"@{(record.kernel_sha256 or 'unknown')[:7]}"
+            if len(seeds[record.kernel]) > 1:
+                label += f" seed {record.seed}"
             kernels.setdefault(label, []).append(record)
         return kernels
 
 
-def groups(records: Iterable[Record]) -> list[Group]:
+def groups(records: Iterable[Figures]) -> list[Group]:
     """Split records so that only comparable ones stand together, in order of first appearance."""
-    found: dict[tuple[str, str, str, int, str], list[Record]] = {}
+    found: dict[tuple[str, str, str, int, str, str], list[Figures]] = {}
     for r in records:
-        key = (r.workload, r.device, r.protocol, r.scale, f"{r.workload_sha256}{r.protocol_sha256}")
+        key = (r.workload, r.device, r.protocol, r.scale, r.workload_sha256, r.protocol_sha256)
         found.setdefault(key, []).append(r)
-    return [Group(*key, members) for key, members in found.items()]
+    # Two versions of one name are told apart in the titles of both.
+    workloads: dict[str, set[str]] = {}
+    protocols: dict[str, set[str]] = {}
+    for workload, _, protocol, _, workload_sha256, protocol_sha256 in found:
+        workloads.setdefault(workload, set()).add(workload_sha256)
+        protocols.setdefault(protocol, set()).add(protocol_sha256)
+    titled = []
+    for (workload, device, protocol, scale, workload_sha256, protocol_sha256), members in found.items():
+        name = f"{workload}@{workload_sha256[:7]}" if len(workloads[workload]) > 1 else workload
+        how = f"{protocol}@{protocol_sha256[:7]}" if len(protocols[protocol]) > 1 else protocol
+        size = f" · SCALED 1/{scale}" if scale > 1 else ""
+        titled.append(Group(f"{name}{size} · {device} · {how}", members))
+    return titled
 
 
-def summary(records: Sequence[Record]) -> SuiteSummary | None:
+def side_by_side(kernels: Mapping[str, Sequence[Figures]]) -> Iterator[SideBySide]:
+    """Tables of at most `KERNELS_PER_TABLE` kernels, each with the cases that its kernels have."""
+    names = list(kernels)
+    for start in range(0, len(names), KERNELS_PER_TABLE):
+        chosen = names[start : start + KERNELS_PER_TABLE]
+        cells: dict[str, dict[str, Figures]] = {}
+        for name in chosen:
+            for record in kernels[name]:
+                cells.setdefault(record.case, {})[name] = record
+        rows = [(next(iter(row.values())), [row.get(name) for name in chosen]) for row in cells.values()]
+        yield SideBySide(chosen, rows)
+
+
+def summary(records: Sequence[Figures]) -> SuiteSummary | None:
     """Suite figures of one kernel; None unless every case has a latency."""
     latencies = [r.latency_ms for r in records if r.latency_ms is not None and r.status is Status.PASSED]
     if not latencies or len(latencies) < len(records):
         return None
-    return sol.summarise(latencies, [Grade(_sol(r, "score"), _sol(r, "roofline")) for r in records])
+    return sol.summarise(latencies, [Grade(r.sol_score, r.roofline) for r in records])
 
 
-SUMMARY_HEADINGS = ("kernel", "passed", "mean latency", "% SOL", "roofline")
-
-
-def _summary_row(kernel: str, records: Sequence[Record]) -> tuple[str, ...]:
+def summary_row(kernel: str, records: Sequence[Figures]) -> tuple[str, ...]:
+    """The cells under `SUMMARY_HEADINGS`."""
     passed = sum(r.status is Status.PASSED for r in records)
     found = summary(records) or SuiteSummary(None, None, None)
     score = ABSENT if found.sol_score is None else f"{found.sol_score * 100:.1f}"
@@ -159,94 +180,46 @@ def _summary_row(kernel: str, records: Sequence[Record]) -> tuple[str, ...]:
     return kernel, f"{passed} of {len(records)}", latency, score, roofline
 
 
-def terminal(records: Iterable[Record]) -> list[RenderableType]:
-    """What to print: per kernel a table of its cases, per group a summary; fits 80 columns."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    parts: list[RenderableType] = []
-    for group in groups(records):
-        parts.append(Text(f"\n{group.title}", style="bold"))
-        for kernel, members in group.by_kernel().items():
-            if all(record.status is Status.SKIPPED for record in members):
-                parts += [Text(f"{kernel}: {line}", style="yellow") for line in _reasons(members)]
-                continue
-            table = Table(box=box.SIMPLE_HEAD, title=kernel, title_justify="left", padding=(0, 1), pad_edge=False)
-            for column in COLUMNS:
-                table.add_column(column.heading, justify="left" if column.heading in ("case", "status") else "right")
-            for record in members:
-                style = "red" if record.status.failed else "dim" if record.status is Status.SKIPPED else None
-                table.add_row(*(Text(column.text(record)) for column in COLUMNS), style=style)
-            parts.append(table)
-            parts += [Text(line, style="yellow") for line in _reasons(members)]
-        table = Table(box=box.SIMPLE_HEAD, title="summary", title_justify="left", padding=(0, 1), pad_edge=False)
-        for heading in SUMMARY_HEADINGS:
-            table.add_column(heading, justify="left" if heading == "kernel" else "right")
-        for kernel, members in group.by_kernel().items():
-            table.add_row(*map(Text, _summary_row(kernel, members)))
-        parts.append(table)
-        parts += [Text(line, style="dim") for line in group.notes]
-    if parts:
-        parts += [Text(line, style="dim") for line in LEGEND]
-    return parts
-
-
-def _reasons(records: Sequence[Record]) -> list[str]:
+def reasons(records: Sequence[Figures]) -> list[str]:
     """Each different reason or remark once, with the cases that it concerns."""
     cases: dict[str, list[str]] = {}
     for record in records:
-        texts = [record.reason, (record.sol or {}).get("reason"), *record.remarks]
-        for text in filter(None, texts):
-            cases.setdefault(text, []).append(record.case)
+        for text in (record.reason, record.sol_reason, *record.remarks):
+            if text:
+                cases.setdefault(text, []).append(record.case)
     return [f"{_listed(ids)}: {text}" for text, ids in cases.items()]
 
 
-def _listed(ids: Sequence[str]) -> str:
-    return ", ".join(ids[:4]) + (f" and {len(ids) - 4} more" if len(ids) > 4 else "")
+def cell(record: Figures | None) -> str:
+    """Latency and roofline share, or else how the case ended."""
+    if record is None:
+        return ABSENT
+    if record.latency_ms is None:
+        return record.status.value
+    return f"{format_ms(record.latency_ms)} ({format_share(record.roofline, 0)})"
 
 
-def markdown(records: Iterable[Record]) -> str:
+def markdown(records: Iterable[Figures]) -> str:
     """Per group a summary of the kernels, and their latencies (with roofline share) side by side."""
     blocks: list[str] = []
     for group in groups(records):
         kernels = group.by_kernel()
-        blocks.append(f"### {_escaped(group.title)}")
-        blocks.append(_markdown_table(SUMMARY_HEADINGS, [_summary_row(k, m) for k, m in kernels.items()], left=1))
-        rows = []
-        for case in dict.fromkeys(record.case for record in group.records):
-            cells = {k: r for k, members in kernels.items() for r in members if r.case == case}
-            first = next(iter(cells.values()))
-            limit = str((first.sol or {}).get("limit") or ABSENT)
-            row = [case, format_ms(_sol(first, "bound_ms")), limit]
-            rows.append([*row, *(_cell(cells.get(kernel)) for kernel in kernels)])
-        blocks.append(_markdown_table(["case", "bound", "limit", *kernels], rows, left=1))
-        blocks.append("\n".join(f"- {_escaped(line)}" for line in [*group.notes]))
-        reasons = [f"- {_escaped(k)}: {_escaped(line)}" for k, m in kernels.items() for line in _reasons(m)]
-        if reasons:
-            blocks.append("\n".join(reasons))
+        blocks.append(f"### {escaped(group.title)}")
+        blocks.append(markdown_table(SUMMARY_HEADINGS, [summary_row(k, m) for k, m in kernels.items()]))
+        blocks += [markdown_table(table.headings, list(table.texts())) for table in side_by_side(kernels)]
+        blocks.append("\n".join(f"- {escaped(line)}" for line in group.notes))
+        lines = [f"- {escaped(k)}: {escaped(line)}" for k, m in kernels.items() for line in reasons(m)]
+        if lines:
+            blocks.append("\n".join(lines))
     if blocks:
         blocks.append("\n".join(f"- {line}" for line in LEGEND))
     return "\n\n".join(blocks) + "\n" if blocks else ""
 
 
-def _cell(record: Record | None) -> str:
-    if record is None:
-        return ABSENT
-    if record.latency_ms is None:
-        return record.status.value
-    return f"{format_ms(record.latency_ms)} ({format_share(_sol(record, 'roofline'), 0)})"
+def _distinct(values: Iterable[T | None]) -> list[T]:
+    """Each value once, in order of first appearance, without None."""
+    return [value for value in dict.fromkeys(values) if value is not None]
 
 
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], left: int) -> str:
-    align = [":--" if index < left else "--:" for index in range(len(headings))]
-    heading, *cells = ([_escaped(cell) for cell in row] for row in [headings, *rows])
-    lines = [heading, align, *cells]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _escaped(text: str) -> str:
-    """Text that stays text: no table cell is broken, no markup is made."""
-    for character in ("\\", "|", "<", ">", "`", "*", "_", "[", "]"):
-        text = text.replace(character, "\\" + character)
-    return text.replace("\r", " ").replace("\n", " ")
+def _listed(texts: Sequence[str], separator: str = ", ") -> str:
+    return separator.join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")

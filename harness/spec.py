@@ -504,6 +504,20 @@ class SuiteModel(Strict):
     kernels: Annotated[list[Name], Field(min_length=1)]
 
 
+class GateModel(Strict):
+    """What a regression gate lets through; configs/gate.yaml explains each key."""
+
+    schema_: Annotated[Whole, Field(alias="schema", ge=1, le=1)]
+    confidence: Annotated[Number, Field(gt=0.5, lt=1)]
+    suite_slowdown: Annotated[Number, Field(ge=0)]
+    case_slowdown: Annotated[Number, Field(ge=0)]
+    minimum_effect: Annotated[Number, Field(ge=0)]
+    inconclusive: Literal["exit", "pass", "fail"]
+    max_baseline_age_days: Positive
+    required_kernels: list[Text] = []
+    required_cases: list[Text] = []
+
+
 class KernelModel(Strict):
     """`kernel.yaml` beside a kernel of several files, or one that has something to say of itself."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +19,7 @@ if not torch.cuda.is_available():
 
 from harness.catalog import Catalog
 from harness.machine import Target
-from harness.records import Record
+from harness.records import Record, Status
 from harness.runner import Options, Plan, Runner
 from harness.sol import Roofline
 from harness.spec import Workload
@@ -126,3 +129,48 @@ def run_kernels(toy_root: Path) -> RunKernels:
         return list(Runner(options, Quiet()).run([Plan(workload, kernels, cases, 1)]))
 
     return run
+
+
+def solbench(*arguments: str, cwd: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    """The command of this checkout, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "cli", *arguments],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def made_record(**fields: Any) -> Record:
+    """A record of a passed and timed case; `fields` replace what it says."""
+    values: dict[str, Any] = {
+        "run_id": "r",
+        "time": "2026-01-01T00:00:00+00:00",
+        "workload": "w",
+        "workload_sha256": "0" * 64,
+        "case": "t1",
+        "axes": {"T": 1},
+        "scale": 1,
+        "kernel": "k",
+        "kernel_sha256": None,
+        "author": None,
+        "source": None,
+        "license": None,
+        "device": "d",
+        "environment": {},
+        "protocol": "p",
+        "protocol_sha256": "1" * 64,
+        "seed": 1,
+        "status": Status.PASSED,
+        "reason": None,
+        "latency_ms": 1.5,
+        "backend": "host",
+        "timings": {"host": {"samples_ms": [1.5]}},
+        "correctness": None,
+        "sol": None,
+    }
+    return Record(**values | fields)

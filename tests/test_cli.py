@@ -11,22 +11,10 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HONEST, REPOSITORY, TOY_YAML
+from conftest import HONEST, REPOSITORY, TOY_YAML, solbench
 
 from harness import store
 from harness.records import Record, Status
-
-
-def solbench(*arguments: str, cwd: Path, timeout_s: float = 180) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "cli", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=timeout_s,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-    )
 
 
 @pytest.fixture

@@ -21,8 +21,18 @@ ALLOWED = {
     "records": set(),
     "store": {"errors", "records"},
     "catalog": {"errors", "spec"},
-    "frame": {"records"},
-    "report": {"records", "sol"},
+    "figures": {"records", "store"},
+    "frame": {"errors", "figures", "store"},
+    "text": set(),
+    "report": {"figures", "records", "sol", "text"},
+    "terminal": {"figures", "records", "report", "text"},
+    "html": {"figures", "report", "text"},
+    "comparison": {"stats"},
+    "compare": {"comparison", "errors", "records", "stats"},
+    "compare_report": {"compare", "comparison", "errors", "text"},
+    "gate": {"compare", "comparison", "errors", "records", "spec", "text"},
+    "gate_report": {"gate", "text"},
+    "baselines": {"errors", "records", "store"},
     "channel": set(),
     "reaper": set(),
     "arena": set(),
@@ -33,9 +43,10 @@ ALLOWED = {
     "judge": {"records", "spec"},
     "machine": {"errors", "sol"},
     "evaluation": {"arena", "channel", "inputs", "judge", "records", "session", "spec", "stats"},
+    "interleave": {"records", "runner"},
     "runner": {"catalog", "evaluation", "inputs", "machine", "records", "session", "sol", "spec"},
 }
-NEEDS_TORCH = {"arena", "timing", "inputs", "judge", "machine", "evaluation", "runner"}
+NEEDS_TORCH = {"arena", "timing", "inputs", "judge", "machine", "evaluation", "runner", "interleave"}
 
 
 def imported(path: Path) -> set[str]:

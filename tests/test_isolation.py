@@ -9,6 +9,7 @@ import psutil
 import pytest
 from conftest import HONEST, RunKernels
 
+from harness.errors import InputError
 from harness.records import Status
 
 # name: (source, status, part of the reason)
@@ -205,3 +206,44 @@ def test_a_record_holds_what_was_found(run_kernels: RunKernels) -> None:
     assert record.sol["bound_ms"] > 0
     assert record.sol["score"] is None
     assert "no baseline" in record.sol["reason"]
+
+
+# name: (reference, part of the reason)
+REFERENCES = {
+    "raises": ("def means(a): return {'bias': a}\ndef run(a, b, bias): raise ValueError('mine')", "ValueError: mine"),
+    "too few outputs": ("def means(a): return {'bias': a}\ndef run(a, b, bias): return (a,)", "does not return 2"),
+    "another shape": ("def means(a): return {'bias': a}\ndef run(a, b, bias): return a[:1], a", "product is"),
+    "not finite": ("def means(a): return {'bias': a}\ndef run(a, b, bias): return a / 0, a", "non-finite"),
+}
+
+
+@pytest.mark.parametrize("kind", REFERENCES)
+def test_a_faulty_reference_is_no_fault_of_the_kernel(kind: str, run_kernels: RunKernels, toy_root: Path) -> None:
+    source, part = REFERENCES[kind]
+    (toy_root / "workloads" / "toy" / "reference.py").write_text(source)
+    (record,) = run_kernels({"honest": HONEST}, check_only=True)
+    assert record.status is Status.INVALID_REFERENCE
+    assert part in (record.reason or "")
+
+
+# name: (reference, part of the message)
+DERIVATIONS = {
+    "raises": ("def means(a): raise ValueError('mine')\ndef run(a, b, bias): ...", "means fails (ValueError: mine)"),
+    "is not there": ("def run(a, b, bias): ...", "has no function means"),
+    "takes what is no input": ("def means(c): ...\ndef run(a, b, bias): ...", 'the parameter "c"'),
+    "returns no dict": ("def means(a): return a\ndef run(a, b, bias): ...", "returns no dict"),
+    "returns another shape": ("def means(a): return {'bias': a[0]}\ndef run(a, b, bias): ...", 'not return "bias"'),
+    "fails on import": ("import no_such_module", "fails on import"),
+    "has no run": ("def means(a): ...", "defines no function run"),
+}
+
+
+@pytest.mark.parametrize("kind", DERIVATIONS)
+def test_a_faulty_derivation_is_bad_input(kind: str, run_kernels: RunKernels, toy_root: Path) -> None:
+    source, part = DERIVATIONS[kind]
+    path = toy_root / "workloads" / "toy" / "reference.py"
+    path.write_text(source)
+    with pytest.raises(InputError) as caught:
+        run_kernels({"honest": HONEST}, check_only=True)
+    assert part in str(caught.value)
+    assert str(path) in str(caught.value)

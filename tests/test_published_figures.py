@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 
-from harness import store
+from harness import figures, store
 from harness.catalog import Catalog
 from harness.records import Status
 from harness.report import markdown
@@ -43,7 +43,7 @@ def test_committed_records_are_of_the_sources_in_this_tree(path: Path) -> None:
 
 def test_the_readme_shows_what_report_makes_of_the_records() -> None:
     folder = REPOSITORY / "results" / "nvidia_h200"
-    records = [r for name in ("moe", "dense") for r in store.read(folder / f"{name}_swiglu_backward.jsonl")[0]]
+    records, _ = figures.read(folder / f"{name}_swiglu_backward.jsonl" for name in ("moe", "dense"))
     readme = (REPOSITORY / "README.md").read_text()
     shown = readme.partition("<!-- report -->\n")[2].partition("<!-- end of report -->")[0]
     assert shown.strip() == markdown(records).strip()
