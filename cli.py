@@ -30,6 +30,8 @@ EXIT_KERNEL_FAILED = 1
 EXIT_BAD_INPUT = 2
 EXIT_NOT_COMPARABLE = 5
 EXIT_INTERRUPTED = 130
+# Where only results are read, these may have been left out of the installation.
+_OPTIONAL_HERE = ("torch", "triton", "pandas", "msgspec", "jinja2", "scipy")
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -46,6 +48,12 @@ def main() -> None:
         app()
     except InputError as error:
         print(f"solbench: {error}", file=sys.stderr)
+        sys.exit(EXIT_BAD_INPUT)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _OPTIONAL_HERE:
+            raise
+        print(f"solbench: this command needs {package}, which is not installed; pip install {package}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
     except BrokenPipeError:
         sys.stderr.close()  # the reader of a pipe went away; nobody is left to tell
@@ -497,6 +505,9 @@ def _listing(catalog: Catalog, kind: Kind) -> list[dict[str, Any]]:
 def sol(
     workload: Annotated[str, typer.Argument(help="Name, short name or path.")],
     device: Annotated[str, typer.Option("-d", "--device", help="A device of the catalogue.")] = "nvidia_b200",
+    peaks: Annotated[
+        str | None, typer.Option("--roofline", help="Which of the device's pairs of peaks, such as datasheet.")
+    ] = None,
     as_json: JsonOption = False,
     root: RootOption = None,
 ) -> None:
@@ -509,7 +520,7 @@ def sol(
     catalog = Catalog(root)
     chosen, model = catalog.workload(workload), catalog.device(device)
     published = chosen.model.published
-    roofline = model.roofline()
+    roofline = model.roofline(peaks)
     rows: list[dict[str, Any]] = []
     for case in map(chosen.case, chosen.case_ids()):
         bound = bounds.bound(case.flops, case.bytes_moved, roofline)
@@ -519,6 +530,7 @@ def sol(
                 "case": case.id,
                 "flops": case.flops,
                 "bytes_moved": case.bytes_moved,
+                "flops_per_byte": case.flops / case.bytes_moved,
                 "limit": bound.limit,
                 "bound_ms": bound.ms,
                 "published_bound_ms": case.published_bound_ms if same_device else None,
@@ -532,9 +544,11 @@ def sol(
             "case": r["case"],
             "GFLOP": f"{r['flops'] / 1e9:.4g}",
             "MB": f"{r['bytes_moved'] / 1e6:.4g}",
+            "FLOP/B": f"{r['flops_per_byte']:.1f}",
             "limit": r["limit"],
             "bound": format_ms(r["bound_ms"]),
             "published": format_ms(r["published_bound_ms"]),
+            "": _difference(r["bound_ms"], r["published_bound_ms"]),
         }
         for r in rows
     ]
@@ -543,9 +557,18 @@ def sol(
     console = _console()
     console.print(f"geometric mean {format_ms(mean)}, from the {roofline.label} peaks of {model.name}:", markup=False)
     console.print(roofline.source, markup=False)
+    if others := [label for label in model.rooflines if label != roofline.label]:
+        console.print(f"other peaks of this device: --roofline {' or '.join(others)}", markup=False)
     for case in map(chosen.case, chosen.case_ids()):
         if case.published_note and published and published.device == model.name:
             console.print(f"{case.id}: {case.published_note}", markup=False)
+
+
+def _difference(bound_ms: float, published_ms: float | None) -> str:
+    """A mark for a published bound that the formula does not give to its last decimal."""
+    if published_ms is None or abs(round(bound_ms, 4) - published_ms) < 1.5e-4:
+        return ""
+    return f"differs by {(published_ms / bound_ms - 1) * 100:+.0f}%"
 
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -566,6 +589,54 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
     for row in rows:
         table.add_row(*(Text(f"{v:g}" if isinstance(v, float) else str(v)) for v in row.values()))
     Console(highlight=False, width=None if sys.stdout.isatty() else 100).print(table)
+
+
+@app.command()
+def leaderboard(
+    workload: Annotated[str, typer.Argument(help="Name, short name or path.")],
+    files: Annotated[list[Path] | None, typer.Argument(metavar="[FILE]...", help="Your results files.")] = None,
+    show_history: Annotated[bool, typer.Option("--history", help="How the record of each board moved.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV on stdout.")] = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown on stdout.")] = False,
+    as_json: JsonOption = False,
+    root: RootOption = None,
+) -> None:
+    """Published records of a workload, and yours among those that were measured alike."""
+    from harness import leaderboard as boards_of
+    from harness import leaderboard_report as shown
+    from harness import published
+    from harness.catalog import Catalog
+    from harness.stats import geometric_mean
+
+    catalog = Catalog(root)
+    chosen = catalog.workload(workload)
+    bounds = [case.published.bound_ms for case in chosen.model.cases if case.published]
+    records = [record for file in files or [] for record in _read_all(file, None)]
+    boards, left_out = boards_of.all_boards(
+        published.load(catalog.roots, chosen.name),
+        records,
+        chosen.name,
+        chosen.case_ids(),
+        geometric_mean(bounds) if len(bounds) == len(chosen.model.cases) else None,
+    )
+    if not boards:
+        problem = "; ".join(left_out) or "nothing is published for it"
+        raise InputError(chosen.name, f"has no leaderboard ({problem})", "give results of a full solbench run")
+    notes = [*filter(None, [boards_of.why_apart(boards)]), shown.TRUST_LEGEND, *(f"left out: {t}" for t in left_out)]
+    if as_json or as_csv:
+        rows = shown.as_rows(boards, chosen.name)
+        print("\n".join(map(json.dumps, rows)) if as_json else shown.as_csv(rows), end="\n" if as_json else "")
+    elif as_markdown:
+        print(shown.markdown(boards, notes), end="")
+    else:
+        for board in boards:
+            print(f"\n{shown.title(board)}")
+            narrow = [{h: shown.cells(board, row)[h] for h in shown.NARROW} for row in board.rows]
+            _print_rows(shown.history_rows(board) if show_history else narrow, False)
+            for row in board.rows:
+                if row.recipe and not show_history:
+                    print(f"{row.implementation}: {row.recipe}; license {row.license or 'unknown'}; {row.source}")
+        print("\n".join(notes))
 
 
 class Format(StrEnum):

@@ -483,12 +483,15 @@ class DeviceModel(Strict):
             raise ValueError(f'default_roofline "{self.default_roofline}" is not one of rooflines; take {known}')
         return self
 
-    def roofline(self) -> Roofline:
-        """The peak rates that bounds on this device use unless another pair is asked for."""
-        peak = self.rooflines[self.default_roofline]
+    def roofline(self, label: str | None = None) -> Roofline:
+        """The pair of peak rates of that label, by default the device's own. Raises `InputError`."""
+        label = label or self.default_roofline
+        if label not in self.rooflines:
+            raise unknown_name("roofline", label, self.rooflines, f"roofline of {self.name}")
+        peak = self.rooflines[label]
         return Roofline(
             self.name,
-            self.default_roofline,
+            label,
             peak.bf16_dense_flops,
             peak.bandwidth_bytes_per_s,
             peak.overhead_s,

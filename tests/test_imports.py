@@ -32,6 +32,9 @@ ALLOWED = {
     "compare_report": {"compare", "comparison", "errors", "text"},
     "gate": {"compare", "comparison", "errors", "records", "spec", "text"},
     "gate_report": {"gate", "text"},
+    "published": {"errors", "spec"},
+    "leaderboard": {"compare", "comparison", "published", "records", "stats"},
+    "leaderboard_report": {"leaderboard", "text"},
     "baselines": {"errors", "records", "store"},
     "channel": set(),
     "reaper": set(),
@@ -99,3 +102,10 @@ def test_looking_at_things_needs_no_torch(arguments: list[str]) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout
+
+
+def test_a_missing_package_is_named_in_a_sentence() -> None:
+    code = "import sys; sys.modules['torch'] = None; sys.argv = ['solbench', 'run', 'moe']; import cli; cli.main()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=REPOSITORY, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "solbench: this command needs torch, which is not installed; pip install torch\n"
