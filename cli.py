@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ app = typer.Typer(
 
 def main() -> None:
     """Entry point: `InputError` becomes one sentence and exit code 2."""
+    # A cancelled CI job ends as an interrupt does: what was measured is kept, and no process or folder is left.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         app()
     except InputError as error:

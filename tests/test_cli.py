@@ -161,39 +161,28 @@ def test_a_third_workload_runs_from_its_folder_alone(home: Path) -> None:
     assert record.timings == {}
 
 
-def test_an_interrupted_run_keeps_what_was_measured_and_goes_on(home: Path) -> None:
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_keeps_what_was_measured_and_goes_on(sent: signal.Signals, home: Path) -> None:
     (home / "kernels" / "toy" / "slow.py").write_text("import time\ndef run(a, b, bias):\n    time.sleep(600)")
-    command = [
-        sys.executable,
-        "-m",
-        "cli",
-        "run",
-        "toy",
-        "-k",
-        "eager",
-        "-k",
-        "slow",
-        "-d",
-        "cpu",
-        "-p",
-        "quick",
-        "-o",
-        "r.jsonl",
-    ]
+    command = ["run", "toy", "-k", "eager", "-k", "slow", "-d", "cpu", "-p", "quick", "-o", "r.jsonl"]
+    temporary = home / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "TMPDIR": str(temporary)}
     with subprocess.Popen(
-        command, cwd=home, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(REPOSITORY)}
+        [sys.executable, "-m", "cli", *command], cwd=home, stderr=subprocess.PIPE, text=True, env=environment
     ) as process:
         deadline = time.monotonic() + 120
         path = home / "r.jsonl"
         while time.monotonic() < deadline and not (path.exists() and path.read_bytes().count(b"\n") == 2):
             time.sleep(0.1)
         time.sleep(1)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         _, message = process.communicate(timeout=30)
     assert process.returncode == 130
     assert "Traceback" not in message
     assert "--resume" in message
     assert [r.status for r in store.read(path)[0]] == [Status.PASSED, Status.PASSED]
+    assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.parametrize("form", ["table", "markdown", "csv", "json"])
