@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -47,8 +48,15 @@ def main() -> None:
     """Entry point: `InputError` becomes one sentence and exit code 2."""
     # A cancelled CI job ends as an interrupt does: what was measured is kept, and no process or folder is left.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
+        signal.signal(signal.SIGHUP, signal.default_int_handler)
+    # A closed standard output (`>&-`) is nobody's.
+    sys.stdout = _Output(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115 -- open for as long as the process
     try:
-        app()
+        try:
+            app()
+        finally:
+            sys.stdout.flush()  # here, where a full disk can still be told
     except InputError as error:
         print(f"solbench: {error}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
@@ -58,9 +66,45 @@ def main() -> None:
             raise
         print(f"solbench: this command needs {package}, which is not installed; pip install {package}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of a pipe went away; nobody is left to tell
-        sys.exit(0)
+
+
+class _Output:
+    """Standard output that a reader may leave, and that takes any text.
+
+    A reader that goes away (`| head`) changes neither what is measured nor the exit code; a full disk is told
+    in a sentence.
+    """
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+        stream.reconfigure(errors="backslashreplace")
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        return int(self._try(lambda: self._stream.write(text)))
+
+    def writelines(self, texts: Iterable[str]) -> None:
+        for text in texts:
+            self.write(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def _try(self, action: Callable[[], Any]) -> Any:
+        try:
+            return action()
+        except BrokenPipeError:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            return 0
+        except OSError as error:
+            with open(os.devnull, "w") as nowhere:
+                os.dup2(nowhere.fileno(), self._stream.fileno())
+            raise InputError(
+                "standard output", f"cannot be written ({error.strerror})", "free space, or use -o"
+            ) from None
 
 
 def _show_version(asked: bool) -> None:
@@ -296,7 +340,8 @@ def _choose(catalog: Catalog, names: list[str], kernels: list[str], patterns: li
     for name, asked in wanted:
         workload = catalog.workload(name)
         known = [kernel for kernel in catalog.kernel_paths(workload) if kernel != "reference"]
-        found = [catalog.kernel(kernel, workload) for kernel in dict.fromkeys(asked or known)]
+        resolved = [catalog.kernel(kernel, workload) for kernel in dict.fromkeys(asked or known)]
+        found = list({kernel.path.resolve(): kernel for kernel in resolved}.values())
         if not found:
             remedy = f"add a file under kernels/{workload.name}/, or give one with -k"
             raise InputError(workload.name, "has no kernels", remedy)
@@ -612,6 +657,7 @@ def leaderboard(
     from harness.stats import geometric_mean
 
     catalog = Catalog(root)
+    _only_one_of(as_json, as_markdown, as_csv)
     chosen = catalog.workload(workload)
     bounds = [case.published.bound_ms for case in chosen.model.cases if case.published]
     records = [record for file in files or [] for record in _read_all(file, None)]
@@ -737,20 +783,26 @@ def compare(
     """
     from harness.compare import Criteria, NotComparable
 
+    _only_one_of(as_json, as_markdown)
+    if not workload:
+        for option, given in (("--protocol", protocol), ("--output", output), ("--scale", scale)):
+            if given is not None:
+                raise InputError(option, "only means something when kernels are measured", "add -w WORKLOAD")
+    if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
+        raise InputError(f"--plot {plot}", "cannot be written", "give a .png, .svg or .pdf path")
     if not 0.5 < confidence < 1:
         raise InputError("--confidence", f"{confidence:g} is no confidence", "give one between 0.5 and 1, such as 0.95")
     if len(sides) < 2:
         raise InputError("compare", f'"{sides[0]}" has nothing to be compared with', "name two files or kernels")
     criteria = Criteria(confidence, least_effect)
     alone: list[str] = []
+    failed = False
     try:
         if workload:
             if len(sides) > 2:
                 raise InputError("compare", "measures two kernels in turn", "name two, or run all and give --file")
-            setups = [
-                _set_up(workload, [side], case, device, protocol, output, None, timeout, scale, root) for side in sides
-            ]
-            suites = _measured_in_turn(setups, blocks, criteria)
+            setup = _set_up(workload, sides, case, device, protocol, output, None, timeout, scale, root)
+            suites, failed = _measured_in_turn(setup, sides, blocks, criteria)
         elif file is not None:
             if len(sides) > 2:
                 _show_ranking(file, sides, case, criteria, as_markdown, as_json)
@@ -770,24 +822,35 @@ def compare(
 
         draw(suites, criteria, plot)
     _show_comparison(suites, alone, criteria, as_markdown, as_json)
+    raise typer.Exit(EXIT_KERNEL_FAILED if failed else 0)
 
 
-def _measured_in_turn(setups: list[_Setup], blocks: int, criteria: Criteria) -> list[SuiteComparison]:
+def _measured_in_turn(
+    setup: _Setup, sides: list[str], blocks: int, criteria: Criteria
+) -> tuple[list[SuiteComparison], bool]:
+    """The comparison, and whether a kernel failed; each failure is named once."""
+    from dataclasses import replace
+
     from harness import interleave
     from harness.compare import compare_interleaved
 
-    first = setups[0]
-    total = blocks * sum(len(plan.cases) for setup in setups for plan in setup.plans)
-    with _Progress(first.console, total) as progress:
+    # A kernel may be compared with itself, and is resolved once.
+    position = {side: index for index, side in enumerate(dict.fromkeys(sides))}
+    plans_of = [
+        [replace(plan, kernels=[plan.kernels[min(position[side], len(plan.kernels) - 1)]]) for plan in setup.plans]
+        for side in sides
+    ]
+    total = blocks * sum(len(plan.cases) for plans in plans_of for plan in plans)
+    with _Progress(setup.console, total) as progress:
         measured = interleave.measure(
-            [setup.plans for setup in setups],
-            blocks,
-            first.options,
-            progress,
-            lambda record: _keep(first.path, record),
+            plans_of, blocks, setup.options, progress, lambda record: _keep(setup.path, record)
         )
-    first.console.print(f"{total} records of {blocks} turns, in {first.path}", markup=False)
-    return compare_interleaved([(block[0], block[1]) for block in measured], criteria)
+    setup.console.print(f"{total} records of {blocks} turns, in {setup.path}", markup=False)
+    records = [record for block in measured for side in block for record in side]
+    reasons = {f"{r.kernel} {r.case}: {r.status}: {r.reason}" for r in records if r.status.failed}
+    for reason in sorted(reasons):
+        setup.console.print(reason, style="red", markup=False)
+    return compare_interleaved([(block[0], block[1]) for block in measured], criteria), bool(reasons)
 
 
 def _read_all(path: Path, patterns: list[str] | None) -> list[Record]:
@@ -845,10 +908,12 @@ def _show_ranking(
     for kernel in kernels:
         if kernel not in {k for _, k in by_kernel}:
             raise unknown_name("kernel", kernel, {k for _, k in by_kernel}, str(file))
+    ranked = False
     for workload in dict.fromkeys(w for w, _ in by_kernel):
         sides = {kernel: by_kernel[workload, kernel] for kernel in kernels if (workload, kernel) in by_kernel}
         if len(sides) < 2:
             continue
+        ranked = True
         places, left_out = ranking(sides, criteria)
         rows = [dict(zip(RANKING_HEADINGS, row, strict=True)) for row in ranking_rows(places, criteria)]
         if as_markdown:
@@ -873,6 +938,8 @@ def _show_ranking(
             print("Kernels of one rank (=) cannot be told apart at this confidence.")
             if left_out:
                 print(f"Left out, because not every kernel has them: {', '.join(left_out)}")
+    if not ranked:
+        raise InputError(", ".join(kernels), "have no workload in common", "name kernels of one workload")
 
 
 def _show_comparison(
@@ -907,19 +974,18 @@ def gate(
     root: RootOption = None,
 ) -> None:
     """May this change land? Exit code 0 pass, 1 failed, 3 regression or missing, 4 undecided, 5 not comparable."""
-    import os
-
     from harness import baselines, gate_report
     from harness.catalog import Catalog
     from harness.gate import decide
 
-    catalog = Catalog(root)
-    rules = catalog.gate_policy(policy)
+    _only_one_of(as_json, as_markdown)
+    rules = Catalog().gate_policy(policy) if root is None else _policy_under(root, policy)
     records = _read_all(current, None)
     if Path(baseline).is_file():
         before = _read_all(Path(baseline), None)
     else:
-        before = baselines.records(baselines.find(catalog.roots[0], baseline, records[0].device))
+        place = root or Path.cwd()
+        before = baselines.records(baselines.find(place, baseline, records[0].device, any_device=True))
     decision = decide(records, before, rules)
     if junit is not None:
         _write(junit, gate_report.junit(decision), "--junit")
@@ -936,6 +1002,19 @@ def gate(
         _print_parts(gate_report.terminal(decision))
         print(decision.next_step)
     raise typer.Exit(int(decision.code))
+
+
+def _policy_under(root: Path, policy: Path | None) -> Any:
+    """The policy asked for, that of `root`, or the installed one."""
+    from harness.catalog import Catalog
+
+    own = root / "configs" / "gate.yaml"
+    return Catalog().gate_policy(policy or (own if own.is_file() else None))
+
+
+def _only_one_of(as_json: bool, as_markdown: bool, as_csv: bool = False) -> None:
+    if as_json + as_markdown + as_csv > 1:
+        raise InputError("--json, --markdown, --csv", "are given together", "keep one")
 
 
 def _write(path: Path, text: str, option: str, add: bool = False) -> None:
@@ -967,7 +1046,10 @@ def baseline_set(
     device, records = baselines.prepare(_read_all(file, None), name)
     old = [b for b in baselines.listed(place) if (b.provenance.name, b.provenance.device) == (name, device)]
     if old:
-        _show_replacement(baselines.records(old[0]), records)
+        try:
+            _show_replacement(baselines.records(old[0]), records)
+        except InputError as error:
+            print(f"The old baseline cannot be shown: {error}")
         _confirm(f"Replace the baseline {name} of {device}?", yes)
     saved = baselines.save(place, name, file.name, records, note)
     print(f"baseline {name} of {device}: {saved.provenance.records} records in {saved.path}")

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness import store
+from harness.compare import samples_ms
 from harness.errors import InputError, unknown_name
 from harness.records import Record
 
@@ -61,21 +62,34 @@ def _read(provenance_path: Path) -> Baseline:
     try:
         values = json.loads(provenance_path.read_text(encoding="utf-8"))
         provenance = Provenance(**values)
+        for time in (provenance.set_at, provenance.measured_from, provenance.measured_to):
+            datetime.fromisoformat(time)
+        if not all(isinstance(t, str) for t in (provenance.name, provenance.device, provenance.records_sha256)):
+            raise TypeError("a name, device or hash is no text")
     except (OSError, ValueError, TypeError) as error:
         remedy = "set the baseline again with solbench baseline set"
         raise InputError(str(provenance_path), f"is no provenance ({error})", remedy) from None
     return Baseline(provenance_path.with_suffix(".jsonl"), provenance)
 
 
-def find(root: Path, name: str, device: str | None = None) -> Baseline:
-    """The baseline of that name, for `device` when several devices have one. Raises `InputError`."""
+def find(root: Path, name: str, device: str | None = None, any_device: bool = False) -> Baseline:
+    """The baseline of that name, for `device` where several devices have one. Raises `InputError`.
+
+    With `any_device`, one of another device is given back where `device` has none: the gate then says that the
+    two do not compare.
+    """
     every = listed(root)
     named = [b for b in every if b.provenance.name == name]
     if not named:
+        if not every:
+            remedy = "give a results file that exists, or keep one with solbench baseline set"
+            raise InputError(f'baseline "{name}"', "is no file, and there are no baselines yet", remedy)
         raise unknown_name("baseline", name, [b.provenance.name for b in every])
     if device is not None:
-        # A baseline of another device is given back too: the gate then says that they do not compare.
-        named = [b for b in named if b.provenance.device == device] or named
+        of_device = [b for b in named if b.provenance.device == device]
+        if not of_device and not any_device:
+            raise unknown_name("device", device, [b.provenance.device for b in named], f"baseline {name}")
+        named = of_device or named[:1]
     if len(named) > 1:
         devices = ", ".join(b.provenance.device for b in named)
         raise InputError(f"baseline {name}", f"is there for several devices ({devices})", "name one with --device")
@@ -105,8 +119,17 @@ def prepare(measured: Sequence[Record], name: str) -> tuple[str, list[Record]]:
     if not _NAME.fullmatch(name):
         remedy = "use letters, digits, '.', '_' and '-', beginning with a letter or digit"
         raise InputError(f'baseline "{name}"', "is no usable name", remedy)
-    kept = [record for record in store.newest(list(measured)) if record.latency_ms is not None]
-    if not kept:
+    # Failures are kept too: the gate tells an old one from a new one.
+    kept = [record for record in store.newest(list(measured)) if record.latency_ms is not None or record.status.failed]
+    for record in kept:
+        if record.latency_ms is not None:
+            samples_ms(record)
+        try:
+            datetime.fromisoformat(record.time)
+        except ValueError:
+            place = f"record of {record.workload} {record.kernel} {record.case}"
+            raise InputError(place, f'has the time "{record.time}", which is no ISO 8601', "measure it again") from None
+    if not any(record.latency_ms is not None for record in kept):
         raise InputError(f"baseline {name}", "would hold no measured record", "give results of solbench run")
     devices = sorted({record.device for record in kept})
     if len(devices) > 1:
@@ -133,6 +156,10 @@ def save(root: Path, name: str, source: str, measured: Sequence[Record], note: s
     )
     folder = root / "results" / "baselines" / slug(device)
     path = folder / f"{name}.jsonl"
+    others = [b for b in listed(root) if b.path == path and b.provenance.device != device]
+    if others:
+        problem = f'holds a baseline of "{others[0].provenance.device}", whose name differs only in signs'
+        raise InputError(str(path), problem, "take another name")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _replace(path, content)

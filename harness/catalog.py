@@ -159,14 +159,21 @@ class Catalog:
         if path is None and (Path(name).is_file() or Path(name).is_dir()):
             path = Path(name)
             name = path.stem if path.is_file() else path.resolve().name
+        if path is None and (name.endswith(".py") or "/" in name):
+            raise InputError(f'kernel "{name}"', "is no file here", "give a path that exists, or a catalogue name")
         if path is None:
             raise unknown_name("kernel", name, known, f"kernel of {workload.name}")
         model = KernelModel.model_validate({"schema": 1})
         if path.is_dir():
+            if not (path / "kernel.yaml").is_file():
+                raise InputError(str(path), "has no kernel.yaml", "write one, or name a single .py file")
             model, _ = read_model(path / "kernel.yaml", KernelModel)
         elif path.suffix != ".py":
             raise InputError(str(path), "is not a Python file", "give a .py file or a folder with kernel.yaml")
         kernel = Kernel(name, path, model)
+        if path.is_dir() and not kernel.entry.resolve().is_relative_to(path.resolve()):
+            place = f"{path / 'kernel.yaml'}: entry"
+            raise InputError(place, f'"{model.entry}" leads out of the folder', "name a file inside it")
         _require_run(kernel.entry)
         return kernel
 

@@ -65,7 +65,8 @@ class SuiteComparison:
 
 def differences(a: Record, b: Record) -> list[str]:
     """Why two records must not be compared: each thing that differs, with both values."""
-    gpu_a, gpu_b = (r.environment.get("gpu") or {} for r in (a, b))
+    gpus = (r.environment.get("gpu") for r in (a, b))
+    gpu_a, gpu_b = (gpu if isinstance(gpu, dict) else {} for gpu in gpus)
     pairs: dict[str, tuple[Any, Any]] = {
         "device": (a.device, b.device),
         "protocol": (a.protocol, b.protocol),

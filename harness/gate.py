@@ -52,6 +52,7 @@ class Kind(StrEnum):
     FAILED = "failed"
     FAILED_BEFORE = "failed before too"
     UNDECIDED = "undecided"
+    NEW = "new"
     NOT_COMPARABLE = "not comparable"
 
 
@@ -118,6 +119,9 @@ def decide(
             found, suite = _gate_kernel(workload, kernel, after.get((workload, kernel), []), records, policy)
             findings += found
             suites += [suite] if suite else []
+        for (workload, kernel), records in after.items():
+            if (workload, kernel) not in before:
+                findings += _new(workload, kernel, records)
         findings += _required(before, after, policy)
     return _decision(findings, suites, policy)
 
@@ -134,6 +138,9 @@ def _stale(before: Mapping[tuple[str, str], Sequence[Record]], policy: GateModel
         age_days = (now - min(times)).total_seconds() / 86400
         if age_days > policy.max_baseline_age_days:
             text = f"the baseline is {age_days:.0f} days old, the policy allows {policy.max_baseline_age_days:g}"
+            found.append(Finding(workload, kernel, None, Kind.NOT_COMPARABLE, text))
+        elif age_days < -1:
+            text = f"the baseline says that it was measured {-age_days:.0f} days from now"
             found.append(Finding(workload, kernel, None, Kind.NOT_COMPARABLE, text))
     return found
 
@@ -164,6 +171,9 @@ def _gate_kernel(
                 findings.append(Finding(workload, kernel, old.case, Kind.FAILED_BEFORE, text))
             elif new is not None and new.status.failed:
                 findings.append(_failed(workload, kernel, new, old))
+        elif new is not None and _origin(new) == _origin(old):
+            text = "the current record is the baseline's own: it was not measured again"
+            findings.append(Finding(workload, kernel, old.case, Kind.MISSING, text, old.latency_ms))
         elif new is None:
             text = "the baseline has this case and the current results do not"
             findings.append(Finding(workload, kernel, old.case, Kind.MISSING, text, old.latency_ms))
@@ -175,6 +185,7 @@ def _gate_kernel(
             findings.append(Finding(workload, kernel, old.case, Kind.MISSING, text, old.latency_ms))
         else:
             measured.append(old.case)
+    findings += _new(workload, kernel, [r for r in current if r.case not in {old.case for old in baseline}])
     if not measured:
         return findings, None
     side_a = [record for record in baseline if record.case in measured]
@@ -187,6 +198,19 @@ def _gate_kernel(
     findings += [_gate_case(workload, kernel, case, len(suite.cases), policy) for case in suite.cases]
     findings.append(_gate_suite(suite, policy))
     return findings, suite
+
+
+def _new(workload: str, kernel: str, records: Sequence[Record]) -> list[Finding]:
+    """What the baseline does not have: noted when it passes, a failure when it fails."""
+    found = []
+    for record in records:
+        if record.status.failed:
+            text = f"{record.status}: {record.reason or 'no reason given'} (it is new: the baseline has no such case)"
+            found.append(Finding(workload, kernel, record.case, Kind.FAILED, text))
+        else:
+            text = "it is new: the baseline has no such case, so nothing is said of its speed"
+            found.append(Finding(workload, kernel, record.case, Kind.NEW, text, None, record.latency_ms))
+    return found
 
 
 def _failed(workload: str, kernel: str, new: Record, old: Record) -> Finding:
@@ -297,8 +321,8 @@ def _sentences(code: Code, findings: Sequence[Finding], gated: int, policy: Gate
     match code:
         case Code.PASS:
             return (
-                f"PASS: {gated} cases compared, none slower than allowed.",
-                "Nothing to do.",
+                f"PASS: {gated} cases compared, none slower than allowed{_and_new(findings)}.",
+                "Set a new baseline to gate what is new." if _and_new(findings) else "Nothing to do.",
             )
         case Code.NOT_COMPARABLE:
             reasons = [f.text for f in findings if f.kind is Kind.NOT_COMPARABLE]
@@ -309,7 +333,7 @@ def _sentences(code: Code, findings: Sequence[Finding], gated: int, policy: Gate
             )
         case Code.KERNEL_FAILED:
             return (
-                f"FAILED: {named(Kind.FAILED)} passed in the baseline and does not now.",
+                f"FAILED: {named(Kind.FAILED)} fails and did not in the baseline.",
                 "Mend the kernel; solbench check shows its failure without timing it.",
             )
         case Code.REGRESSION if slower := named(Kind.REGRESSION):
@@ -334,6 +358,11 @@ def _sentences(code: Code, findings: Sequence[Finding], gated: int, policy: Gate
                 "Run the kernels of the baseline, or set a baseline that holds measured cases.",
             )
     return f"INCONCLUSIVE: {named(Kind.UNDECIDED)} may or may not be slower than allowed.", _more_samples(findings)
+
+
+def _and_new(findings: Sequence[Finding]) -> str:
+    count = sum(f.kind is Kind.NEW for f in findings)
+    return f"; {count} new and not compared" if count else ""
 
 
 def _more_samples(findings: Sequence[Finding]) -> str:

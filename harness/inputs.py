@@ -29,7 +29,7 @@ def load_reference(path: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
-    except Exception as error:  # whatever the file does wrong is the file's fault
+    except (Exception, SystemExit) as error:  # whatever the file does wrong is the file's fault
         raise InputError(str(path), f"fails on import ({type(error).__name__}: {error})", "mend it") from error
     if not callable(getattr(module, "run", None)):
         raise InputError(str(path), "defines no function run", "write run(*inputs) that returns the outputs")
@@ -82,7 +82,7 @@ def _derive(
         results = function(**{name: named[name] for name in parameters})
     except torch.OutOfMemoryError:
         raise
-    except Exception as error:  # whatever the file does wrong is the file's fault
+    except (Exception, SystemExit) as error:  # whatever the file does wrong is the file's fault
         raise InputError(place, f"{function_name} fails ({type(error).__name__}: {error})", "mend it") from error
     if not isinstance(results, dict):
         raise InputError(place, f"{function_name} returns no dict", "return the derived tensors by name")

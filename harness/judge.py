@@ -120,8 +120,8 @@ def verdict_on_returned(returned: Mapping[str, Any], outputs: Sequence[Tensor], 
             return Verdict(Status.INCORRECT_SHAPE, f"run returned no output named {', '.join(missing)}")
         extra = [str(name) for name in names if name not in expected]
         return Verdict(Status.INCORRECT_SHAPE, f"run returned outputs that were not asked for: {', '.join(extra)}")
-    if len(items) != len(expected):
-        return Verdict(Status.INCORRECT_SHAPE, f"run returned {len(items)} outputs, {len(expected)} are needed")
+    if (count := returned.get("count")) != len(expected) or len(items) != len(expected):
+        return Verdict(Status.INCORRECT_SHAPE, f"run returned {count} outputs, {len(expected)} are needed")
     for tensor, item in zip(outputs, items, strict=True):
         if item["type"] != "torch.Tensor":
             status = Status.INCORRECT_DTYPE if "shape" not in item else Status.REWARD_HACK

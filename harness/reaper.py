@@ -58,7 +58,7 @@ def _supervise(worker: int) -> int:
         if received is not None and received.si_signo == signal.SIGTERM:
             break
     for _ in range(_KILL_ROUNDS):
-        below = _descendants(os.getpid())
+        below = descendants(os.getpid())
         for pid in below:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -85,7 +85,28 @@ def _collect_dead() -> bool:
         return False
 
 
-def _descendants(root: int) -> list[int]:
+def adopt_orphans() -> None:
+    """Make this process the parent of what is orphaned below it, should a supervisor be killed."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def kill_descendants(spared: set[int]) -> None:
+    """Kill and collect everything below this process but for `spared` and what is below those."""
+    for _ in range(_KILL_ROUNDS):
+        kept = spared | {below for pid in spared for below in descendants(pid)}
+        left = [pid for pid in descendants(os.getpid()) if pid not in kept]
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+        if not left:
+            return
+        time.sleep(0.01)
+
+
+def descendants(root: int) -> list[int]:
+    """Process ids below `root`, without those that have ended."""
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():

@@ -142,6 +142,7 @@ class Runner:
             {
                 "op": "load",
                 "entry": str(kernel.entry.resolve()),
+                "folder": str(kernel.path.resolve()) if kernel.path.is_dir() else None,
                 "destination_passing_style": kernel.model.destination_passing_style,
             }
         )

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 
+from harness import reaper
 from harness.channel import CHANNEL_VARIABLE, ChannelClosed, ChannelTimeout, Message, pair
-from harness.reaper import SIGNAL_EXIT_BASE
 from harness.records import Status
 
 # What the worker may see of the caller's environment: what finds programs, libraries and the GPU.
@@ -43,6 +43,8 @@ class Session:
     """A worker with a temporary folder of its own. Use as a context manager; nothing outlives it."""
 
     def __init__(self) -> None:
+        reaper.adopt_orphans()
+        self._others = set(reaper.descendants(os.getpid()))
         self._folder = Path(tempfile.mkdtemp(prefix="solbench-"))
         self._log = self._folder / "log"
         self._channel, theirs = pair()
@@ -77,6 +79,8 @@ class Session:
         except ChannelClosed:
             raise self._death() from None
         self._left_s -= time.monotonic() - started
+        if self._process.poll() is not None:
+            raise self._death()  # a reply from a process whose supervisor is gone counts for nothing
         error = reply.get("error")
         if error is not None:
             status = _STATUS_OF.get(error.get("kind"), Status.RUNTIME_ERROR)
@@ -88,7 +92,10 @@ class Session:
             code = self._process.wait(_GRACE_S)
         except subprocess.TimeoutExpired:
             return WorkerFailure(Status.RUNTIME_ERROR, "the kernel's process closed its channel", self._tail())
-        number = code - SIGNAL_EXIT_BASE if code > SIGNAL_EXIT_BASE else -code
+        if code < 0:
+            # The supervisor itself was killed, and nobody but the candidate would.
+            return WorkerFailure(Status.RUNTIME_ERROR, "the kernel's process killed its supervisor", self._tail())
+        number = code - reaper.SIGNAL_EXIT_BASE
         if number > 0:
             try:
                 name = signal.Signals(number).name
@@ -117,6 +124,9 @@ class Session:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        if self._process.returncode < 0:
+            # The supervisor did not end by itself, so what it watched over is ours now.
+            reaper.kill_descendants(self._others)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Session:

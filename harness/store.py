@@ -118,6 +118,12 @@ class Dated(Protocol):
     def time(self) -> str: ...
 
     @property
+    def status(self) -> str: ...
+
+    @property
+    def latency_ms(self) -> float | None: ...
+
+    @property
     def identity(self) -> tuple[object, ...]: ...
 
 
@@ -129,7 +135,9 @@ def newest(records: Iterable[D]) -> list[D]:
     latest: dict[tuple[object, ...], D] = {}
     for record in records:
         held = latest.setdefault(record.identity, record)
-        if held is not record and _instant(record.time) >= _instant(held.time):
+        # A later check, which has no latency, does not take a measurement back.
+        only_checked = record.status == "PASSED" and record.latency_ms is None and held.latency_ms is not None
+        if held is not record and not only_checked and _instant(record.time) >= _instant(held.time):
             latest[record.identity] = record
     return list(latest.values())
 

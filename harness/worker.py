@@ -2,7 +2,7 @@
 
 Started by the runner as `python -m harness.worker`. It is told shapes and addresses, never seeds,
 references or limits, and it decides nothing: replies are facts for the judge. Every call is made the same
-way, so code in it cannot tell a call that is checked from one that is timed.
+way, and which of the timed ones are checked only the judge knows.
 """
 
 from __future__ import annotations
@@ -76,14 +76,16 @@ class Worker:
 
         self.entry = message["entry"]
         self.destination_passing = message["destination_passing_style"]
-        sys.path.insert(0, os.path.dirname(self.entry))
+        if message["folder"]:
+            # Only a folder's files are all in its hash; a single file has no helpers beside it.
+            sys.path.insert(0, message["folder"])
         spec = importlib.util.spec_from_file_location("solbench_candidate", self.entry)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[spec.name] = module
         try:
             spec.loader.exec_module(module)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             return {"error": {**_describe(error, self.entry), "kind": "compile"}}
         self.run = getattr(module, "run", None)
         if not callable(self.run):
@@ -182,9 +184,8 @@ def _describe_returned(returned: Any, items: list[Any] | None, names: list[str])
                 "contiguous": item.layout == torch.strided and item.is_contiguous(),
             }
         described.append(facts)
-    described += [{"type": "…"}] * (len(items) - len(described))
     keys = [str(key) for key in _keys_in_order(returned, names)] if isinstance(returned, dict) else None
-    return {"type": kind, "names": keys, "items": described}
+    return {"type": kind, "names": keys and keys[: len(names) + 8], "items": described, "count": len(items)}
 
 
 def _describe(error: BaseException, entry: str) -> Message:
@@ -195,7 +196,10 @@ def _describe(error: BaseException, entry: str) -> Message:
         kind = "memory"
     elif any(module.startswith(_COMPILERS) for module in lineage):
         kind = "compile"
-    text = " ".join(str(error).split())[:400]
+    try:
+        text = " ".join(str(error).split())[:400]
+    except Exception:  # the candidate's own exception, whose text is its code too
+        text = "an exception whose text cannot be made"
     line, trace = None, error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == entry:

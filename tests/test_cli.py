@@ -262,3 +262,40 @@ def test_a_shell_pipe_that_closes_early_is_no_error(tmp_path: Path) -> None:
         env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
     )
     assert "Traceback" not in done.stderr
+
+
+# name: (how standard output is used, exit code)
+OUTPUTS = {
+    "a reader that leaves": ("| head -1 > /dev/null; exit ${PIPESTATUS[0]}", 0),
+    "closed": (">&-", 0),
+    "a full disk": ("> /dev/full", 2),
+}
+
+
+@pytest.mark.parametrize("kind", OUTPUTS)
+@pytest.mark.parametrize("command", ["report r.jsonl", "report r.jsonl -f csv", "list kernels"])
+def test_the_exit_code_does_not_depend_on_who_reads(command: str, kind: str, tmp_path: Path) -> None:
+    (tmp_path / "r.jsonl").write_text("".join(json.dumps({**LINE, "case": f"t{n}"}) + "\n" for n in range(2000)))
+    use, code = OUTPUTS[kind]
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m cli {command} {use}"], cwd=tmp_path, capture_output=True, text=True,
+        check=False, env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+    )  # fmt: skip
+    assert done.returncode == code, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_check_does_not_take_a_measurement_back(home: Path) -> None:
+    for command in ("run", "check"):
+        done = solbench(
+            command, "toy", "-k", "eager", "-c", "r3", "-p", "quick", "-d", "cpu", "-o", "r.jsonl", cwd=home
+        )
+        assert done.returncode == 0, done.stderr
+    assert json.loads(solbench("report", "r.jsonl", "-f", "json", cwd=home).stdout)["latency_ms"] is not None
+
+
+def test_a_kernel_entry_stays_in_its_folder(home: Path) -> None:
+    (home / "broken" / "kernel.yaml").write_text("schema: 1\nentry: ../wrong.py\n")
+    done = solbench("run", "toy", "-k", "broken", cwd=home)
+    assert done.returncode == 2
+    assert "leads out of the folder" in done.stderr

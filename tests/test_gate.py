@@ -78,7 +78,13 @@ DECISIONS: dict[str, tuple[Records, Records, dict[str, Any], Code, str]] = {
     "a case is gone": (AFTER[1:], BEFORE, {}, Code.REGRESSION, "MISSING: w k t0"),
     "a case is skipped": (failing(AFTER, 1, Status.SKIPPED), BEFORE, {}, Code.REGRESSION, "MISSING: w k t1"),
     "a case is only checked": (failing(AFTER, 1, Status.PASSED), BEFORE, {}, Code.REGRESSION, "MISSING: w k t1"),
-    "a case is new": (measured("after", cases=5), BEFORE, {}, Code.PASS, "PASS: 4 cases"),
+    "a case is new": (measured("after", cases=5), BEFORE, {}, Code.PASS, "1 new and not compared"),
+    "a new case fails": (failing(measured("after", cases=5), 4), BEFORE, {}, Code.KERNEL_FAILED, "w k t4"),
+    "a new kernel fails": ([*AFTER, *(replace(r, kernel="n") for r in failing(AFTER, 0)[:1])], BEFORE, {},
+                           Code.KERNEL_FAILED, "w n t0"),
+    "a case is the baseline's own": ([BEFORE[0], *AFTER[1:]], BEFORE, {}, Code.REGRESSION, "MISSING: w k t0"),
+    "a baseline of the future": (AFTER, [replace(r, time="2099-01-01T00:00:00+00:00") for r in BEFORE], {},
+                                 Code.NOT_COMPARABLE, "days from now"),
     "the kernel is gone": ([replace(r, kernel="other") for r in AFTER], BEFORE, {}, Code.REGRESSION, "MISSING: w k"),
     "another workload": ([replace(r, workload="v") for r in AFTER], BEFORE, {}, Code.REGRESSION, "MISSING: w k"),
     "nothing was measured before": (AFTER, [r for i in range(4) for r in [failing(BEFORE, i)[i]]], {},
@@ -230,13 +236,13 @@ def test_a_bad_file_is_exit_code_2(kind: str, tmp_path: Path) -> None:
     ("arguments", "part"),
     [
         (["gate", "none.jsonl", "--baseline", "b.jsonl"], "cannot be read"),
-        (["gate", "b.jsonl", "--baseline", "mian"], 'no baseline "mian"'),
+        (["gate", "b.jsonl", "--baseline", "mian"], "no baselines yet"),
         (["gate", "b.jsonl", "--baseline", "b.jsonl"], "own records"),
         (["gate", "b.jsonl", "--baseline", "b.jsonl", "--policy", "p.yaml"], 'did you mean "confidence"'),
         (["gate", "b.jsonl"], "--baseline"),
         (["baseline", "set", "a/b", "b.jsonl"], "no usable name"),
         (["baseline", "set", "x", "none.jsonl"], "cannot be read"),
-        (["baseline", "show", "x"], 'no baseline "x"'),
+        (["baseline", "show", "x"], "no baselines yet"),
         (["compare", "b.jsonl"], "nothing to be compared with"),
         (["compare", "b.jsonl", "none.jsonl"], "is no file"),
         (["compare", "b.jsonl", "b.jsonl", "b.jsonl"], "takes two results files"),
@@ -278,6 +284,39 @@ def test_a_baseline_is_set_shown_listed_replaced_and_pruned(tmp_path: Path) -> N
     assert solbench("baseline", "prune", "--older-than", "0", cwd=tmp_path).returncode == 2
     assert solbench("baseline", "prune", "--older-than", "0", "--yes", cwd=tmp_path).returncode == 0
     assert baselines.listed(tmp_path) == []
+
+
+def test_a_damaged_baseline_can_be_replaced(tmp_path: Path) -> None:
+    first, second = written(tmp_path, "1.jsonl", BEFORE), written(tmp_path, "2.jsonl", AFTER)
+    solbench("baseline", "set", "main", first, cwd=tmp_path)
+    (stored,) = baselines.listed(tmp_path)
+    with stored.path.open("a") as file:
+        file.write("x")
+    assert solbench("gate", second, "--baseline", "main", cwd=tmp_path).returncode == 2
+    done = solbench("baseline", "set", "main", second, "--yes", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "cannot be shown" in done.stdout
+    assert solbench("gate", first, "--baseline", "main", cwd=tmp_path).returncode == 0
+
+
+def test_a_gate_on_a_baseline_of_another_device_is_not_comparable(tmp_path: Path) -> None:
+    for device in ("d1", "d2"):
+        file = written(tmp_path, f"{device}.jsonl", [replace(r, device=device) for r in BEFORE])
+        solbench("baseline", "set", "main", file, cwd=tmp_path)
+    assert solbench("gate", written(tmp_path, "a.jsonl", AFTER), "--baseline", "main", cwd=tmp_path).returncode == 5
+    assert solbench("baseline", "show", "main", "-d", "d3", cwd=tmp_path).returncode == 2
+
+
+def test_devices_whose_names_differ_only_in_signs_do_not_overwrite_each_other(tmp_path: Path) -> None:
+    baselines.save(tmp_path, "main", "x", [replace(r, device="gpu a") for r in BEFORE])
+    with pytest.raises(InputError, match="differs only in signs"):
+        baselines.save(tmp_path, "main", "x", [replace(r, device="gpu-a") for r in BEFORE])
+
+
+@pytest.mark.parametrize("change", [{"time": "yesterday"}, {"timings": {"queued": {"samples_ms": [-1.0]}}}])
+def test_a_baseline_of_impossible_records_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(InputError):
+        baselines.prepare([replace(r, **change) for r in BEFORE], "main")
 
 
 def test_an_edited_baseline_is_refused(tmp_path: Path) -> None:
@@ -358,7 +397,7 @@ def test_the_github_recipe_runs_as_written(broken: bool, checkout: Path) -> None
         if "run" in entry:
             done = step(entry["run"], checkout, job["env"] | SMALL)
             codes[entry["name"]] = done.returncode
-    assert codes == ({"Install": 0, "Measure": 1, "Gate": 1} if broken else {"Install": 0, "Measure": 0, "Gate": 0})
+    assert codes == ({"Install": 0, "Measure": 0, "Gate": 1} if broken else {"Install": 0, "Measure": 0, "Gate": 0})
     assert (checkout / "pip.log").read_text() == "install -e .\n"
     assert ("FAILED" if broken else "PASS") in (checkout / "summary.md").read_text()
     assert ElementTree.parse(checkout / "gate.xml").getroot().tag == "testsuites"

@@ -35,7 +35,7 @@ ALLOWED = {
     "published": {"errors", "spec"},
     "leaderboard": {"compare", "comparison", "published", "records", "stats"},
     "leaderboard_report": {"leaderboard", "text"},
-    "baselines": {"errors", "records", "store"},
+    "baselines": {"compare", "errors", "records", "store"},
     "channel": set(),
     "reaper": set(),
     "arena": set(),

@@ -93,6 +93,25 @@ KERNELS = {
         "round 2",
     ),
 }
+KERNELS |= {
+    # Honest in the rounds, the warm-up and the last call of the protocol `quick`, stale in between.
+    "counts_calls": (
+        "calls, kept = 0, None\ndef run(a, b, bias):\n    global calls, kept\n    calls += 1\n"
+        "    if calls <= 3 or calls == 13: kept = (a @ b, a @ b + bias)\n    return kept",
+        Status.INCORRECT_NUMERICAL, "timed call"),
+    "replaces_the_clock": (
+        "import time\nticks = iter(range(10**9))\ntime.perf_counter_ns = lambda: next(ticks)\n" + HONEST,
+        Status.PASSED, None),
+    "kills_its_supervisor": (
+        "import os, time\ndef run(a, b, bias):\n    if os.fork() == 0:\n        os.setsid(); time.sleep(600)\n"
+        "    os.kill(os.getppid(), 9)\n    time.sleep(600)", Status.RUNTIME_ERROR, "killed its supervisor"),
+    "returns_very_much": ("def run(a, b, bias):\n    return [a] * 100000", Status.INCORRECT_SHAPE, "100000 outputs"),
+    "mute_exception": (
+        "class Mute(Exception):\n    def __str__(self): raise ValueError\ndef run(a, b, bias):\n    raise Mute",
+        Status.RUNTIME_ERROR, "Mute"),
+    "exits_on_import": ("import sys\nsys.exit(0)\ndef run(): ...", Status.COMPILE_ERROR, "SystemExit"),
+    "uses_a_neighbour": ("import conftest\n" + HONEST, Status.COMPILE_ERROR, "ModuleNotFoundError"),
+}  # fmt: skip
 # These never answer, so they get a short time limit.
 SLOW = ("hangs", "hangs_on_import")
 # What a worker may take here, so that greed ends soon on any machine.
@@ -117,6 +136,18 @@ def test_whatever_one_kernel_does_the_next_one_is_whole(
     sources = {name: KERNELS[name][0] for name in bad} | {"honest": HONEST}
     records = run_kernels(sources, timeout_s=10.0, check_only=True)
     assert [r.status for r in records] == [*(KERNELS[name][1] for name in bad), Status.PASSED]
+
+
+def test_a_killed_supervisor_leaves_no_process(run_kernels: RunKernels) -> None:
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    run_kernels({"kills_its_supervisor": KERNELS["kills_its_supervisor"][0]}, check_only=True)
+    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and p.status() != "zombie"]
+    assert left == []
+
+
+def test_a_clock_that_a_kernel_replaced_times_nothing(run_kernels: RunKernels) -> None:
+    (record,) = run_kernels({"replaces": KERNELS["replaces_the_clock"][0]})
+    assert all(ms != 1e-6 for ms in record.timings["host"]["samples_ms"]), "one tick is a nanosecond"
 
 
 def test_a_failed_case_does_not_spoil_the_same_kernels_next_case(run_kernels: RunKernels) -> None:
@@ -213,6 +244,8 @@ REFERENCES = {
     "raises": ("def means(a): return {'bias': a}\ndef run(a, b, bias): raise ValueError('mine')", "ValueError: mine"),
     "too few outputs": ("def means(a): return {'bias': a}\ndef run(a, b, bias): return (a,)", "does not return 2"),
     "another shape": ("def means(a): return {'bias': a}\ndef run(a, b, bias): return a[:1], a", "product is"),
+    "no tensors": ("def means(a): return {'bias': a}\ndef run(a, b, bias): return 1, 2", "is a int, not a tensor"),
+    "exits": ("import sys\ndef means(a): return {'bias': a}\ndef run(a, b, bias): sys.exit(0)", "SystemExit"),
     "not finite": ("def means(a): return {'bias': a}\ndef run(a, b, bias): return a / 0, a", "non-finite"),
 }
 
