@@ -95,16 +95,14 @@ class _Output:
     def _try(self, action: Callable[[], Any]) -> Any:
         try:
             return action()
-        except BrokenPipeError:
-            with open(os.devnull, "w") as nowhere:
-                os.dup2(nowhere.fileno(), self._stream.fileno())
-            return 0
         except OSError as error:
+            # Whatever is still to be written goes nowhere, so that it fails no second time.
             with open(os.devnull, "w") as nowhere:
                 os.dup2(nowhere.fileno(), self._stream.fileno())
-            raise InputError(
-                "standard output", f"cannot be written ({error.strerror})", "free space, or use -o"
-            ) from None
+            if isinstance(error, BrokenPipeError):
+                return 0
+            problem = f"cannot be written ({error.strerror})"
+            raise InputError("standard output", problem, "free space, or use -o") from None
 
 
 def _show_version(asked: bool) -> None:
@@ -975,11 +973,11 @@ def gate(
 ) -> None:
     """May this change land? Exit code 0 pass, 1 failed, 3 regression or missing, 4 undecided, 5 not comparable."""
     from harness import baselines, gate_report
-    from harness.catalog import Catalog
+    from harness.catalog import gate_policy
     from harness.gate import decide
 
     _only_one_of(as_json, as_markdown)
-    rules = Catalog().gate_policy(policy) if root is None else _policy_under(root, policy)
+    rules = gate_policy(root or Path.cwd(), policy)
     records = _read_all(current, None)
     if Path(baseline).is_file():
         before = _read_all(Path(baseline), None)
@@ -1002,14 +1000,6 @@ def gate(
         _print_parts(gate_report.terminal(decision))
         print(decision.next_step)
     raise typer.Exit(int(decision.code))
-
-
-def _policy_under(root: Path, policy: Path | None) -> Any:
-    """The policy asked for, that of `root`, or the installed one."""
-    from harness.catalog import Catalog
-
-    own = root / "configs" / "gate.yaml"
-    return Catalog().gate_policy(policy or (own if own.is_file() else None))
 
 
 def _only_one_of(as_json: bool, as_markdown: bool, as_csv: bool = False) -> None:

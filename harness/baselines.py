@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from harness import store
-from harness.compare import samples_ms
+from harness.compare import measured_at, samples_ms
 from harness.errors import InputError, unknown_name
 from harness.records import Record
 
@@ -124,11 +124,7 @@ def prepare(measured: Sequence[Record], name: str) -> tuple[str, list[Record]]:
     for record in kept:
         if record.latency_ms is not None:
             samples_ms(record)
-        try:
-            datetime.fromisoformat(record.time)
-        except ValueError:
-            place = f"record of {record.workload} {record.kernel} {record.case}"
-            raise InputError(place, f'has the time "{record.time}", which is no ISO 8601', "measure it again") from None
+        measured_at(record)
     if not any(record.latency_ms is not None for record in kept):
         raise InputError(f"baseline {name}", "would hold no measured record", "give results of solbench run")
     devices = sorted({record.device for record in kept})

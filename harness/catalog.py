@@ -10,6 +10,7 @@ import ast
 import fnmatch
 import hashlib
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
@@ -43,9 +44,9 @@ class Kernel:
     def entry(self) -> Path:
         return self.path / self.model.entry if self.path.is_dir() else self.path
 
-    @property
+    @cached_property
     def sha256(self) -> str:
-        """Identity of the source: every file's relative name and bytes."""
+        """Identity of the source when it was first asked for: every file's relative name and bytes."""
         digest = hashlib.sha256()
         files = _sources(self.path) if self.path.is_dir() else [self.path]
         for file in files:
@@ -207,12 +208,6 @@ class Catalog:
         """By name or path. Raises `InputError`."""
         return self._by_name("suites", "suite", name, SuiteModel)
 
-    def gate_policy(self, path: Path | None) -> GateModel:
-        """The policy in a file, by default `configs/gate.yaml`. Raises `InputError`."""
-        default = next(f for root in self.roots[::-1] if (f := root / "configs" / "gate.yaml").is_file())
-        own = self.roots[0] / "configs" / "gate.yaml"
-        return read_model(path or (own if own.is_file() else default), GateModel)[0]
-
     def devices(self) -> dict[str, DeviceModel]:
         """File stem to device, for every file under `configs/devices/`."""
         return {stem: read_model(file, DeviceModel)[0] for stem, file in self._files("devices").items()}
@@ -224,6 +219,15 @@ class Catalog:
             if name.lower() in {stem.lower(), device.name.lower(), *(n.lower() for n in device.driver_names)}:
                 return device
         raise unknown_name("device", name, devices)
+
+
+def gate_policy(root: Path, path: Path | None) -> GateModel:
+    """The policy in `path`, by default `configs/gate.yaml` under `root` or else the installed one.
+
+    Raises `InputError` for a faulty file.
+    """
+    own = root / "configs" / "gate.yaml"
+    return read_model(path or (own if own.is_file() else installed_root() / "configs" / "gate.yaml"), GateModel)[0]
 
 
 def select_cases(workload: Workload, patterns: list[str]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 from harness import comparison, stats
@@ -100,6 +101,16 @@ def samples_ms(record: Record) -> Sequence[float]:
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
             raise InputError(place, f"has the sample {value} ms, which is no latency", "measure it again")
     return samples
+
+
+def measured_at(record: Record) -> datetime:
+    """When a record was measured; a time without zone counts as UTC. Raises `InputError` for what is no time."""
+    try:
+        time = datetime.fromisoformat(record.time)
+    except ValueError:
+        place = f"record of {record.workload} {record.kernel} {record.case}"
+        raise InputError(place, f'has the time "{record.time}", which is no ISO 8601', "measure it again") from None
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def compare_suite(a: Sequence[Record], b: Sequence[Record], criteria: Criteria) -> SuiteComparison:

@@ -79,18 +79,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def identity(self) -> tuple[object, ...]:
         """As `Record.identity`."""
-        return (
-            self.workload,
-            self.workload_sha256,
-            self.case,
-            self.scale,
-            self.kernel,
-            self.kernel_sha256,
-            self.device,
-            self.protocol,
-            self.protocol_sha256,
-            self.seed,
-        )
+        return records.identity_of(self)
 
 
 # What the fast decoder expects of a line: the fields that are used, and of the others that they are there.

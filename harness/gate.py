@@ -21,6 +21,7 @@ from harness.compare import (
     SuiteComparison,
     by_workload_and_kernel,
     compare_suite,
+    measured_at,
 )
 from harness.comparison import Limit, LogRatio
 from harness.errors import InputError
@@ -134,7 +135,7 @@ def _origin(record: Record) -> tuple[str, ...]:
 def _stale(before: Mapping[tuple[str, str], Sequence[Record]], policy: GateModel, now: datetime) -> list[Finding]:
     found = []
     for (workload, kernel), records in before.items():
-        times = [_time(record) for record in records]
+        times = [measured_at(record) for record in records]
         age_days = (now - min(times)).total_seconds() / 86400
         if age_days > policy.max_baseline_age_days:
             text = f"the baseline is {age_days:.0f} days old, the policy allows {policy.max_baseline_age_days:g}"
@@ -143,15 +144,6 @@ def _stale(before: Mapping[tuple[str, str], Sequence[Record]], policy: GateModel
             text = f"the baseline says that it was measured {-age_days:.0f} days from now"
             found.append(Finding(workload, kernel, None, Kind.NOT_COMPARABLE, text))
     return found
-
-
-def _time(record: Record) -> datetime:
-    try:
-        time = datetime.fromisoformat(record.time)
-    except ValueError:
-        place = f"record of {record.workload} {record.kernel} {record.case}"
-        raise InputError(place, f'has the time "{record.time}", which is no ISO 8601', "measure it again") from None
-    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _gate_kernel(

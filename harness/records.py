@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 SCHEMA = 1
@@ -40,6 +41,21 @@ class Status(StrEnum):
     @property
     def failed(self) -> bool:
         return self not in (Status.PASSED, Status.SKIPPED)
+
+
+# What a record's question was: everything that shows which measurement it is, but not when it was made.
+identity_of: Callable[[object], tuple[object, ...]] = attrgetter(
+    "workload",
+    "workload_sha256",
+    "case",
+    "scale",
+    "kernel",
+    "kernel_sha256",
+    "device",
+    "protocol",
+    "protocol_sha256",
+    "seed",
+)
 
 
 class RecordError(ValueError):
@@ -128,18 +144,7 @@ class Record:
     @property
     def identity(self) -> tuple[object, ...]:
         """Records with the same identity answer the same question; the newest one counts."""
-        return (
-            self.workload,
-            self.workload_sha256,
-            self.case,
-            self.scale,
-            self.kernel,
-            self.kernel_sha256,
-            self.device,
-            self.protocol,
-            self.protocol_sha256,
-            self.seed,
-        )
+        return identity_of(self)
 
 
 def _migrated(values: dict[str, Any], schema: int) -> dict[str, Any]:

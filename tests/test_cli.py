@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import HONEST, REPOSITORY, TOY_YAML, solbench
+from conftest import HONEST, REPOSITORY, TOY_YAML, made_record, solbench
 
 from harness import store
 from harness.records import Record, Status
@@ -77,33 +77,15 @@ def test_bad_input_is_one_sentence_and_exit_code_2(kind: str, home: Path) -> Non
     assert not (home / "runs").exists(), "nothing may be left behind by a run that never began"
 
 
-LINE = {
-    "schema": 1,
-    "run_id": "r",
-    "time": "2026-01-01T00:00:00+00:00",
-    "workload": "w|x",
-    "workload_sha256": "0",
-    "case": "t1",
-    "axes": {"T": 1},
-    "scale": 1,
-    "kernel": "<script>",
-    "kernel_sha256": None,
-    "author": None,
-    "source": None,
-    "license": None,
-    "device": "d",
-    "environment": {},
-    "protocol": "p",
-    "protocol_sha256": "1",
-    "seed": 1,
-    "status": "PASSED",
-    "reason": None,
-    "latency_ms": 0.0389,
-    "backend": "host",
-    "timings": {"host": {"samples_ms": [0.0389], "relative_iqr": 0.01}},
-    "correctness": None,
-    "sol": {"bound_ms": 0.01, "limit": "memory", "roofline": 0.257, "score": 0.5},
-}
+LINE = json.loads(
+    made_record(
+        workload="w|x",
+        kernel="<script>",
+        latency_ms=0.0389,
+        timings={"host": {"samples_ms": [0.0389], "relative_iqr": 0.01}},
+        sol={"bound_ms": 0.01, "limit": "memory", "roofline": 0.257, "score": 0.5},
+    ).to_line()
+)
 
 
 def test_a_third_workload_runs_from_its_folder_alone(home: Path) -> None:

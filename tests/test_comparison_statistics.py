@@ -12,7 +12,7 @@ import pytest
 from conftest import REPOSITORY, made_record
 
 from harness import store
-from harness.catalog import Catalog
+from harness.catalog import gate_policy
 from harness.comparison import (
     Limit,
     LogRatio,
@@ -28,7 +28,7 @@ from harness.comparison import (
 from harness.gate import Code, decide
 from harness.records import Record
 
-POLICY = Catalog(REPOSITORY).gate_policy(None)
+POLICY = gate_policy(REPOSITORY, None)
 TRIALS = 2000
 CASES = 8
 NOW = datetime(2026, 1, 2, tzinfo=UTC)

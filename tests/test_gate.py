@@ -20,13 +20,13 @@ from conftest import HONEST, REPOSITORY, solbench
 from test_comparison_statistics import record
 
 from harness import baselines, store
-from harness.catalog import Catalog
+from harness.catalog import gate_policy
 from harness.errors import InputError
 from harness.gate import Code, Decision, Kind, decide
 from harness.gate_report import github_annotations, junit
 from harness.records import Record, Status
 
-POLICY = Catalog(REPOSITORY).gate_policy(None)
+POLICY = gate_policy(REPOSITORY, None)
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 Records = list[Record]
 
