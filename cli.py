@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
     from harness.catalog import Catalog
     from harness.compare import Criteria, SuiteComparison
     from harness.figures import Figures
+    from harness.machine import Target
     from harness.records import Record
     from harness.runner import Options, Plan
+    from harness.selftest import Finding
     from harness.sol import Roofline
+    from harness.spec import ProtocolModel
 
 EXIT_KERNEL_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -144,6 +148,13 @@ ScaleOption = Annotated[
 ResumeOption = Annotated[bool, typer.Option("--resume", help="Skip what the output file already holds.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON Lines on stdout.")]
 RootOption = Annotated[Path | None, typer.Option("--root", help="Folder with workloads/, kernels/, configs/.")]
+RooflineOption = Annotated[
+    str | None, typer.Option("--roofline", help="Which of the device's pairs of peaks, such as datasheet or measured.")
+]
+LockOption = Annotated[
+    str | None,
+    typer.Option("--lock-clocks", metavar="MHZ|public", help="Lock the GPU's SM clock meanwhile (as a rule: as root)."),
+]
 
 
 @app.command()
@@ -158,11 +169,13 @@ def run(
     timeout: TimeoutOption = 300.0,
     scale: ScaleOption = None,
     resume: ResumeOption = False,
+    peaks: RooflineOption = None,
+    lock: LockOption = None,
     as_json: JsonOption = False,
     root: RootOption = None,
 ) -> None:
     """Check and time kernels. Without arguments: the main suite, with what this machine has."""
-    _run(workloads, kernel, case, device, protocol, output, seed, timeout, scale, resume, as_json, root, False)
+    _run(workloads, kernel, case, device, protocol, output, seed, timeout, scale, resume, as_json, root, peaks, lock)
 
 
 @app.command()
@@ -177,11 +190,14 @@ def check(
     timeout: TimeoutOption = 300.0,
     scale: ScaleOption = None,
     resume: ResumeOption = False,
+    lock: LockOption = None,
     as_json: JsonOption = False,
     root: RootOption = None,
 ) -> None:
     """As run, correctness only."""
-    _run(workloads, kernel, case, device, protocol, output, seed, timeout, scale, resume, as_json, root, True)
+    _run(
+        workloads, kernel, case, device, protocol, output, seed, timeout, scale, resume, as_json, root, None, lock, True
+    )
 
 
 @dataclass(frozen=True)
@@ -193,6 +209,26 @@ class _Setup:
     path: Path
     earlier: list[Record]
     console: Console
+    locked_mhz: int | None
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """While it is entered, the GPU's SM clock is locked, if that was asked for. Raises `InputError`."""
+        if self.locked_mhz is None:
+            yield
+            return
+        from harness import gpu_state
+
+        with ExitStack() as until_the_end:
+            gpu = gpu_state.of_device(self.options.target.device)
+            try:
+                until_the_end.enter_context(gpu_state.locked_clocks(gpu, self.locked_mhz))
+            except InputError:
+                if self.path.stat().st_size == 0:
+                    self.path.unlink()  # a run that never began leaves nothing behind
+                raise
+            self.console.print(f"The SM clock is locked at {self.locked_mhz} MHz until this ends.", markup=False)
+            yield
 
 
 def _set_up(
@@ -207,6 +243,8 @@ def _set_up(
     scale: int | None,
     root: Path | None,
     check_only: bool = False,
+    peaks: str | None = None,
+    lock: str | None = None,
 ) -> _Setup:
     """Resolve every name and open the results file. Raises `InputError`."""
     from harness import store
@@ -220,27 +258,42 @@ def _set_up(
 
     target = machine.target(device)
     protocol = catalog.protocol(protocol_name or ("queued" if target.kind == "cuda" else "host"))
-    if target.kind == "cpu" and protocol.backend != "host":
-        remedy = "take -p host, or a GPU with -d cuda"
-        raise InputError("--protocol", f'"{protocol.name}" times with CUDA events and the device is the CPU', remedy)
+    _check_backends(protocol, target)
     plans = [
         Plan(w, k, c, scale if scale is not None else (w.model.cpu.scale if target.kind == "cpu" else 1))
         for w, k, c in chosen
     ]
     for plan in plans:
         plan.workload.case(plan.cases[0], plan.scale)  # a scale that does not divide is found before anything runs
+    locked_mhz = _clock_to_lock(lock, target)
+    roofline = _roofline_asked(catalog, target, peaks)
     path = output or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}.jsonl"
     store.prepare(path)
     console = _console()
     earlier, bad = store.read(path)
     for line in bad:
         console.print(f"warning: {line}", style="yellow", markup=False)
-    roofline = _roofline(catalog, target, console)
+    roofline = roofline or _roofline(catalog, target, console)
     _warn_of_full_size(plans, target, roofline, console)
-    environment = machine.environment(target, catalog.roots[0])
+    environment = machine.environment(target, catalog.roots[0], locked_mhz)
     used_seed = protocol.seed if seed is None else seed
     options = Options(target, protocol, used_seed, timeout_s, check_only, roofline, environment)
-    return _Setup(plans, options, path, earlier, console)
+    return _Setup(plans, options, path, earlier, console, locked_mhz)
+
+
+def _check_backends(protocol: ProtocolModel, target: Target) -> None:
+    """Raises `InputError` for a backend that does not work on the device, or lacks its package."""
+    backends = {protocol.backend, *protocol.also}
+    if target.kind == "cpu" and backends != {"host"}:
+        remedy = "take -p host, or a GPU with -d cuda"
+        how = "CUPTI" if "cupti" in backends else "CUDA events"
+        raise InputError("--protocol", f'"{protocol.name}" times with {how} and the device is the CPU', remedy)
+    if "cupti" in backends:
+        from harness import cupti
+
+        if problem := cupti.problem():
+            remedy = "put that right, or take another protocol, such as -p queued"
+            raise InputError("--protocol", f'"{protocol.name}" times with CUPTI: {problem}', remedy)
 
 
 def _keep(path: Path, record: Record) -> None:
@@ -268,11 +321,15 @@ def _run(
     resume: bool,
     as_json: bool,
     root: Path | None,
-    check_only: bool,
+    peaks: str | None,
+    lock: str | None,
+    check_only: bool = False,
 ) -> NoReturn:
     if resume and output is None:
         raise InputError("--resume", "needs the file to go on with", "add -o FILE")
-    setup = _set_up(workloads, kernels, cases, device, protocol_name, output, seed, timeout_s, scale, root, check_only)
+    setup = _set_up(
+        workloads, kernels, cases, device, protocol_name, output, seed, timeout_s, scale, root, check_only, peaks, lock
+    )
     from harness.records import Status
     from harness.runner import Runner
 
@@ -289,7 +346,7 @@ def _run(
 
     interrupted = False
     stopped: InputError | None = None
-    with _Progress(console, total) as progress:
+    with setup.locked(), _Progress(console, total) as progress:
         try:
             for record in Runner(setup.options, progress, setup.earlier).run(setup.plans, already_held):
                 _keep(setup.path, record)
@@ -368,12 +425,31 @@ def _matches(ids: Sequence[str], pattern: str) -> bool:
     return bool(fnmatch.filter(ids, pattern))
 
 
-def _roofline(catalog: Catalog, target: Any, console: Console) -> Roofline | None:
-    from harness import machine
+def _clock_to_lock(lock: str | None, target: Any) -> int | None:
+    from harness.gpu_state import clock_asked
 
+    if lock is None:
+        return None
     if target.kind == "cpu":
-        console.print("Calibrating this machine: bf16 matrix rate and copy bandwidth …", markup=False)
-        roofline = machine.calibrate_cpu()
+        raise InputError(f"--lock-clocks {lock}", "the device is the CPU", "leave it out, or take a GPU with -d cuda")
+    return clock_asked(lock, target.name)
+
+
+def _roofline_asked(catalog: Catalog, target: Any, peaks: str | None) -> Roofline | None:
+    from harness import rooflines
+
+    # A CPU is calibrated at the start of every run, whether or not its label is given.
+    if peaks is None or (target.kind == "cpu" and peaks == "calibrated"):
+        return None
+    return rooflines.of_device(catalog, target.name, peaks)
+
+
+def _roofline(catalog: Catalog, target: Any, console: Console) -> Roofline | None:
+    if target.kind == "cpu":
+        from harness.calibrate import calibrate_cpu
+
+        console.print("Calibrating this machine: bf16 matrix rate and bandwidth …", markup=False)
+        roofline = calibrate_cpu()
         console.print(
             f"{roofline.device}: {roofline.peak_flops / 1e12:.3f} TFLOP/s bf16, {roofline.bandwidth / 1e9:.1f} GB/s "
             "(measured now)",
@@ -383,7 +459,7 @@ def _roofline(catalog: Catalog, target: Any, console: Console) -> Roofline | Non
     try:
         return catalog.device(target.name).roofline()
     except InputError:
-        remedy = "add a file under configs/devices/ for bounds and scores"
+        remedy = "for bounds and scores measure them (solbench calibrate), or add a file under configs/devices/"
         console.print(f"warning: no peak rates are known for {target.name}; {remedy}", style="yellow", markup=False)
         return None
 
@@ -471,12 +547,14 @@ class _Progress:
     def done(self, record: Record) -> None:
         from harness.text import format_ms
 
+        found = format_ms(record.latency_ms) if record.latency_ms is not None else record.reason or ""
+        self.ended(self._label, f"{record.status.value} {found}")
+
+    def ended(self, label: str, text: str) -> None:
+        """One of them is done; where nobody sees the bar, a line says what came of it."""
         self.skipped()
         if not self._live:
-            found = format_ms(record.latency_ms) if record.latency_ms is not None else record.reason or ""
-            self._console.print(
-                f"[{self._count}/{self._total}] {self._label}: {record.status.value} {found}", markup=False
-            )
+            self._console.print(f"[{self._count}/{self._total}] {label}: {text}", markup=False)
 
 
 # --- looking at what there is ---------------------------------------------------------------------
@@ -548,73 +626,153 @@ def _listing(catalog: Catalog, kind: Kind) -> list[dict[str, Any]]:
 
 
 @app.command()
+def doctor(
+    device: DeviceOption = "auto",
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object on stdout.")] = False,
+    root: RootOption = None,
+) -> None:
+    """What is here, what would a run do, and what stands in its way? Exit code 1 when no run is possible."""
+    from harness.doctor import examine
+    from harness.doctor_report import terminal
+
+    found = examine(device, root)
+    if as_json:
+        print(json.dumps(found.as_json()))
+    else:
+        _print_parts(terminal(found))
+    raise typer.Exit(0 if found.possible else EXIT_KERNEL_FAILED)
+
+
+@app.command()
+def selftest(
+    kernel: Annotated[list[str] | None, typer.Option("-k", "--kernel", help="Only the one of this name.")] = None,
+    device: DeviceOption = "auto",
+    jobs: Annotated[int | None, typer.Option("--jobs", min=1, help="So many at a time. Default: by the cores.")] = None,
+    repeat: Annotated[int, typer.Option("--repeat", min=1, help="Run each honest kernel so many times.")] = 1,
+    as_json: JsonOption = False,
+    root: RootOption = None,
+) -> None:
+    """Are known cheats caught here, and do honest kernels that look like cheats pass? Exit code 1 if not."""
+    from harness import corpus
+    from harness.catalog import Catalog
+
+    catalog = Catalog(root)
+    entries = corpus.chosen(corpus.load(catalog.roots), kernel or [])
+
+    from harness import machine
+    from harness import selftest as referee
+
+    target, console = machine.target(device), _console()
+    at_a_time = jobs or referee.jobs_by_default(target)
+    setting = referee.setting(catalog, target, at_a_time, repeat)
+    before = referee.fingerprint(catalog.roots)
+    findings: list[Finding] = []
+    try:
+        with _Progress(console, len(entries)) as progress:
+            for found in referee.run(entries, setting, at_a_time):
+                findings.append(found)
+                progress.ended(found.entry.name, str(found.verdict))
+                if as_json:
+                    print(json.dumps(found.as_row()), flush=True)
+    except KeyboardInterrupt:
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+    changes = referee.changed_files(before, referee.fingerprint(catalog.roots))
+    _print_findings(sorted(findings, key=lambda found: entries.index(found.entry)), console)
+    for change in changes:
+        console.print(f"while it ran, somebody {change}", style="red", markup=False)
+    console.print(referee.summary(findings), markup=False)
+    failed = bool(changes) or any(found.verdict.failed for found in findings)
+    raise typer.Exit(EXIT_KERNEL_FAILED if failed else 0)
+
+
+def _print_findings(findings: Sequence[Finding], console: Console) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in ("name", "what it does", "expected", "found", "verdict", "reason"):
+        table.add_column(heading, no_wrap=heading in ("name", "verdict"))
+    for found in findings:
+        style = "red" if found.verdict.failed else "yellow" if found.verdict == "skipped" else ""
+        expected = " or ".join(found.entry.expected)
+        cells = (found.entry.name, found.entry.idea, expected, found.found, str(found.verdict), found.reason or "")
+        table.add_row(*map(Text, cells), style=style)
+    # Six columns of text need more room than other tables, where there is no terminal to say how much there is.
+    Console(stderr=True, highlight=False, width=None if console.is_terminal else 180).print(table)
+
+
+@app.command()
 def sol(
     workload: Annotated[str, typer.Argument(help="Name, short name or path.")],
     device: Annotated[str, typer.Option("-d", "--device", help="A device of the catalogue.")] = "nvidia_b200",
-    peaks: Annotated[
-        str | None, typer.Option("--roofline", help="Which of the device's pairs of peaks, such as datasheet.")
-    ] = None,
+    peaks: RooflineOption = None,
     as_json: JsonOption = False,
     root: RootOption = None,
 ) -> None:
     """Bound of every case on a device, computed beside published."""
-    from harness import sol as bounds
+    from harness import bounds
     from harness.catalog import Catalog
     from harness.stats import geometric_mean
     from harness.text import format_ms
 
     catalog = Catalog(root)
     chosen, model = catalog.workload(workload), catalog.device(device)
-    published = chosen.model.published
     roofline = model.roofline(peaks)
-    rows: list[dict[str, Any]] = []
-    for case in map(chosen.case, chosen.case_ids()):
-        bound = bounds.bound(case.flops, case.bytes_moved, roofline)
-        same_device = published is not None and published.device == model.name
-        rows.append(
-            {
-                "case": case.id,
-                "flops": case.flops,
-                "bytes_moved": case.bytes_moved,
-                "flops_per_byte": case.flops / case.bytes_moved,
-                "limit": bound.limit,
-                "bound_ms": bound.ms,
-                "published_bound_ms": case.published_bound_ms if same_device else None,
-            }
-        )
+    found = bounds.of_cases(chosen, model, roofline)
     if as_json:
-        _print_rows(rows, True)
+        _print_rows([case.row() for case in found], True)
         return
-    shown = [
-        {
-            "case": r["case"],
-            "GFLOP": f"{r['flops'] / 1e9:.4g}",
-            "MB": f"{r['bytes_moved'] / 1e6:.4g}",
-            "FLOP/B": f"{r['flops_per_byte']:.1f}",
-            "limit": r["limit"],
-            "bound": format_ms(r["bound_ms"]),
-            "published": format_ms(r["published_bound_ms"]),
-            "": _difference(r["bound_ms"], r["published_bound_ms"]),
-        }
-        for r in rows
-    ]
-    _print_rows(shown, False)
-    mean = geometric_mean([row["bound_ms"] for row in rows])
+    _print_rows([case.texts() for case in found], False)
+    mean = geometric_mean([case.bound.ms for case in found])
     console = _console()
     console.print(f"geometric mean {format_ms(mean)}, from the {roofline.label} peaks of {model.name}:", markup=False)
     console.print(roofline.source, markup=False)
     if others := [label for label in model.rooflines if label != roofline.label]:
         console.print(f"other peaks of this device: --roofline {' or '.join(others)}", markup=False)
-    for case in map(chosen.case, chosen.case_ids()):
-        if case.published_note and published and published.device == model.name:
-            console.print(f"{case.id}: {case.published_note}", markup=False)
+    for case in found:
+        if case.note:
+            console.print(f"{case.case.id}: {case.note}", markup=False)
 
 
-def _difference(bound_ms: float, published_ms: float | None) -> str:
-    """A mark for a published bound that the formula does not give to its last decimal."""
-    if published_ms is None or abs(round(bound_ms, 4) - published_ms) < 1.5e-4:
-        return ""
-    return f"differs by {(published_ms / bound_ms - 1) * 100:+.0f}%"
+@app.command()
+def calibrate(
+    device: DeviceOption = "auto",
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="File to write. Default: configs/measured/DEVICE.yaml.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a JSON object on stdout.")] = False,
+    root: RootOption = None,
+) -> None:
+    """Measure the matrix rate and bandwidth that this device keeps up: its roofline "measured"."""
+    from harness import measured
+    from harness.catalog import Catalog
+
+    catalog = Catalog(root)
+
+    from harness import machine
+    from harness.calibrate import calibrate as measure
+
+    target = machine.target(device)
+    path = output or catalog.measured_path(target.name)
+    measured.prepare(path)
+    console = _console()
+    with console.status("") as status:
+        found = measure(target, tell=lambda what: status.update(f"measuring: {what}"))
+    measured.write(path, found)
+    if as_json:
+        print(json.dumps(found.model_dump(mode="json", by_alias=True)))
+    else:
+        _print_rows(measured.rows(found), False)
+    peaks = found.roofline
+    console.print(
+        f"{found.device}: {peaks.bf16_dense_flops / 1e12:.4g} TFLOP/s, {peaks.bandwidth_bytes_per_s / 1e9:.4g} GB/s, "
+        f"in {path}; use it with --roofline {measured.LABEL}",
+        markup=False,
+    )
+    for warning in found.warnings:
+        console.print(f"warning: {warning}", style="yellow", markup=False)
 
 
 def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
@@ -648,28 +806,20 @@ def leaderboard(
     root: RootOption = None,
 ) -> None:
     """Published records of a workload, and yours among those that were measured alike."""
-    from harness import leaderboard as boards_of
+    from harness import leaderboard as ranked
     from harness import leaderboard_report as shown
     from harness import published
     from harness.catalog import Catalog
-    from harness.stats import geometric_mean
 
     catalog = Catalog(root)
     _only_one_of(as_json, as_markdown, as_csv)
     chosen = catalog.workload(workload)
-    bounds = [case.published.bound_ms for case in chosen.model.cases if case.published]
     records = [record for file in files or [] for record in _read_all(file, None)]
-    boards, left_out = boards_of.all_boards(
-        published.load(catalog.roots, chosen.name),
-        records,
-        chosen.name,
-        chosen.case_ids(),
-        geometric_mean(bounds) if len(bounds) == len(chosen.model.cases) else None,
-    )
+    boards, left_out = ranked.boards_of(chosen, published.load(catalog.roots, chosen.name), records)
     if not boards:
         problem = "; ".join(left_out) or "nothing is published for it"
         raise InputError(chosen.name, f"has no leaderboard ({problem})", "give results of a full solbench run")
-    notes = [*filter(None, [boards_of.why_apart(boards)]), shown.TRUST_LEGEND, *(f"left out: {t}" for t in left_out)]
+    notes = [*filter(None, [ranked.why_apart(boards)]), shown.TRUST_LEGEND, *(f"left out: {t}" for t in left_out)]
     if as_json or as_csv:
         rows = shown.as_rows(boards, chosen.name)
         print("\n".join(map(json.dumps, rows)) if as_json else shown.as_csv(rows), end="\n" if as_json else "")
@@ -701,8 +851,13 @@ def report(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Results files.")],
     form: Annotated[Format, typer.Option("-f", "--format", help="How to write it.")] = Format.table,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to; default stdout.")] = None,
+    peaks: RooflineOption = None,
+    root: RootOption = None,
 ) -> None:
-    """Show results files: per case and kernel, and what each kernel's suite comes to."""
+    """Show results files: per case and kernel, and what each kernel's suite comes to.
+
+    Bounds are those that the records hold, or with --roofline those of other peaks of their device.
+    """
     import gc
 
     from harness import figures, store
@@ -714,6 +869,11 @@ def report(
     records = store.newest(found)
     if not records:
         raise InputError(", ".join(map(str, files)), "holds no records", "give a results file of solbench run")
+    if peaks is not None:
+        from harness import rooflines
+        from harness.catalog import Catalog
+
+        records = rooflines.against(records, peaks, Catalog(root))
     parts = _report_parts(records, form, to_terminal=output is None and sys.stdout.isatty())
     if output is None:
         sys.stdout.writelines(parts)
@@ -749,6 +909,29 @@ def _report_parts(records: list[Figures], form: Format, to_terminal: bool) -> It
             from harness.frame import json_lines
 
             return json_lines(records)
+
+
+@app.command()
+def site(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder: new, empty, or an earlier site.")],
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="Results files. Default: those of the catalogue.")
+    ] = None,
+    root: RootOption = None,
+) -> None:
+    """Write the records of every workload as pages that need no network and no server."""
+    from harness import site as pages_of
+    from harness.catalog import Catalog
+
+    catalog = Catalog(root)
+    chosen = files or pages_of.results_files(catalog)
+    if not chosen:
+        print("warning: there are no results files under results/; only published records are shown", file=sys.stderr)
+    pages, problems = pages_of.pages(catalog, chosen)
+    for problem in problems:
+        print(f"warning: {problem}", file=sys.stderr)
+    pages_of.write(output, pages)
+    print(f"{len(pages)} pages, beginning with {output / 'index.html'}", file=sys.stderr)
 
 
 # --- comparing and gating -------------------------------------------------------------------------
@@ -961,10 +1144,76 @@ def _print_parts(parts: Sequence[Any]) -> None:
 
 
 @app.command()
+def noise(
+    workload: Annotated[str, typer.Argument(help="Name, short name or path.")],
+    kernel: Annotated[
+        str | None, typer.Option("-k", "--kernel", help="Name, or path. Default: the workload's baseline kernel.")
+    ] = None,
+    case: CaseOption = None,
+    device: DeviceOption = "auto",
+    protocol: ProtocolOption = None,
+    processes: Annotated[int, typer.Option("--processes", min=2, help="Measure so many times, each in its own.")] = 10,
+    output: OutputOption = None,
+    timeout: TimeoutOption = 300.0,
+    scale: ScaleOption = None,
+    lock: LockOption = None,
+    as_json: JsonOption = False,
+    root: RootOption = None,
+) -> None:
+    """How much do times of one kernel differ from process to process, when nothing has changed?
+
+    With the results file, solbench gate --noise FILE calls nothing a regression that is smaller.
+    """
+    from harness import noise as found
+    from harness.catalog import Catalog, gate_policy
+    from harness.compare import Criteria
+
+    policy = gate_policy(root or Path.cwd(), None)
+    criteria = Criteria(policy.confidence, policy.minimum_effect)
+    kernels = [kernel or Catalog(root).workload(workload).model.baseline_kernel]
+    setup = _set_up([workload], kernels, case, device, protocol, output, None, timeout, scale, root, lock=lock)
+
+    from harness import interleave
+
+    console = setup.console
+    records: list[Record] = []
+
+    def keep(record: Record) -> None:
+        _keep(setup.path, record)
+        records.append(record)
+
+    interrupted = False
+    total = processes * sum(len(plan.cases) for plan in setup.plans)
+    with setup.locked(), _Progress(console, total) as progress:
+        try:
+            interleave.measure([setup.plans], processes, setup.options, progress, keep)
+        except KeyboardInterrupt:
+            interrupted = True
+    console.print(f"{len(records)} of {total} records, in {setup.path}", markup=False)
+    reasons = sorted({f"{r.kernel} {r.case}: {r.status}: {r.reason}" for r in records if r.status.failed})
+    for reason in reasons:
+        console.print(reason, style="red", markup=False)
+    cases = found.summarise(records, criteria)
+    if as_json:
+        for one in cases:
+            print(json.dumps(one.as_json()))
+    elif cases:
+        print(f"{cases[0].workload} {cases[0].kernel}")
+        _print_rows([dict(zip(found.HEADINGS, one.row(), strict=True)) for one in cases], False)
+        print("\n".join([*found.limits(records), found.legend(criteria)]))
+    if interrupted:
+        raise typer.Exit(EXIT_INTERRUPTED)
+    raise typer.Exit(EXIT_KERNEL_FAILED if reasons or not cases else 0)
+
+
+@app.command()
 def gate(
     current: Annotated[Path, typer.Argument(metavar="CURRENT.jsonl", help="Results of the change.")],
     baseline: Annotated[str, typer.Option("--baseline", help="A results file, or the name of a baseline.")],
     policy: Annotated[Path | None, typer.Option("--policy", help="Default: configs/gate.yaml.")] = None,
+    noise_file: Annotated[
+        Path | None, typer.Option("--noise", help="Results of solbench noise: what is smaller is no regression.")
+    ] = None,
     junit: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML to this file.")] = None,
     github: Annotated[bool, typer.Option("--github", help="Print annotations and write the step summary.")] = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown on stdout.")] = False,
@@ -975,6 +1224,7 @@ def gate(
     from harness import baselines, gate_report
     from harness.catalog import gate_policy
     from harness.gate import decide
+    from harness.noise import least_effects
 
     _only_one_of(as_json, as_markdown)
     rules = gate_policy(root or Path.cwd(), policy)
@@ -984,7 +1234,8 @@ def gate(
     else:
         place = root or Path.cwd()
         before = baselines.records(baselines.find(place, baseline, records[0].device, any_device=True))
-    decision = decide(records, before, rules)
+    noise = least_effects(_read_all(noise_file, None), records, f"--noise {noise_file}") if noise_file else None
+    decision = decide(records, before, rules, noise=noise)
     if junit is not None:
         _write(junit, gate_report.junit(decision), "--junit")
     if github and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):

@@ -20,6 +20,7 @@ from harness import store
 from harness.compare import measured_at, samples_ms
 from harness.errors import InputError, unknown_name
 from harness.records import Record
+from harness.text import slug
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
@@ -46,11 +47,6 @@ class Baseline:
 
     path: Path
     provenance: Provenance
-
-
-def slug(device: str) -> str:
-    """A device's name as a folder: `NVIDIA H200` becomes `nvidia_h200`."""
-    return re.sub(r"[^a-z0-9]+", "_", device.lower()).strip("_") or "unknown"
 
 
 def listed(root: Path) -> list[Baseline]:

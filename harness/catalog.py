@@ -14,7 +14,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
+from harness import measured
 from harness.errors import InputError, unknown_name
+from harness.measured import MeasuredModel
 from harness.spec import (
     DeviceModel,
     GateModel,
@@ -27,6 +29,7 @@ from harness.spec import (
     load_workload,
     read_model,
 )
+from harness.text import slug
 
 FOLDERS = ("workloads", "kernels", "configs")
 M = TypeVar("M", bound=Strict)
@@ -209,14 +212,38 @@ class Catalog:
         return self._by_name("suites", "suite", name, SuiteModel)
 
     def devices(self) -> dict[str, DeviceModel]:
-        """File stem to device, for every file under `configs/devices/`."""
-        return {stem: read_model(file, DeviceModel)[0] for stem, file in self._files("devices").items()}
+        """File stem to device, for every file under `configs/devices/`, each with what was measured of it.
+
+        A measured device that no file describes stands under the stem of its file in `configs/measured/`.
+        """
+        found = {stem: read_model(file, DeviceModel)[0] for stem, file in self._files("devices").items()}
+        for stem, one in self.measured().items():
+            described = [name for name, device in found.items() if device.answers_to(one.device)]
+            for name in described:
+                found[name] = one.joined(found[name])
+            if not described:
+                found[f"{stem}_measured" if stem in found else stem] = one.joined(None)
+        return found
+
+    def measured_path(self, name: str) -> Path:
+        """Where the measured peaks of a device belong, by the driver's name: under the first root."""
+        described = [stem for stem, device in self.devices().items() if device.answers_to(name)]
+        return self.roots[0] / "configs" / "measured" / f"{described[0] if described else slug(name)}.yaml"
+
+    def measured(self) -> dict[str, MeasuredModel]:
+        """File stem to measurement, for every file under `configs/measured/`; one for each device, the nearest."""
+        found: dict[str, MeasuredModel] = {}
+        for stem, file in self._files("measured").items():
+            one = measured.read(file)
+            if one.device not in {other.device for other in found.values()}:
+                found[stem] = one
+        return found
 
     def device(self, name: str) -> DeviceModel:
         """By file stem, by the device's name, or by what the driver calls it. Raises `InputError`."""
         devices = self.devices()
         for stem, device in devices.items():
-            if name.lower() in {stem.lower(), device.name.lower(), *(n.lower() for n in device.driver_names)}:
+            if name.lower() == stem.lower() or device.answers_to(name):
                 return device
         raise unknown_name("device", name, devices)
 

@@ -76,6 +76,7 @@ def differences(a: Record, b: Record) -> list[str]:
         "workload's content": (a.workload_sha256[:12], b.workload_sha256[:12]),
         "scale": (a.scale, b.scale),
         "maximum SM clock (MHz)": (gpu_a.get("sm_clock_max_mhz"), gpu_b.get("sm_clock_max_mhz")),
+        "locked SM clock (MHz)": (gpu_a.get("locked_sm_clock_mhz"), gpu_b.get("locked_sm_clock_mhz")),
         "maximum memory clock (MHz)": (gpu_a.get("memory_clock_max_mhz"), gpu_b.get("memory_clock_max_mhz")),
         "power limit (W)": (gpu_a.get("power_limit_w"), gpu_b.get("power_limit_w")),
     }
@@ -92,8 +93,8 @@ class NotComparable(Exception):
 
 def samples_ms(record: Record) -> Sequence[float]:
     """The raw samples behind a record's latency. Raises `InputError` where there are none, or impossible ones."""
-    timing = record.timings.get(record.backend or "", {})
-    samples = timing.get("samples_ms")
+    timing = record.timings.get(record.backend or "")
+    samples = timing.get("samples_ms") if isinstance(timing, dict) else None
     place = f"record of {record.workload} {record.kernel} {record.case}"
     if not isinstance(samples, list) or not samples:
         raise InputError(place, "has a latency without samples", "measure it again with solbench run")

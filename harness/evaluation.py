@@ -6,32 +6,39 @@ through a `Session`, only runs the kernel on shared memory and reports facts.
 
 from __future__ import annotations
 
-import random
+import secrets
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import ModuleType
 from typing import Any
 
 import torch
 
-from harness import arena, inputs, judge, stats
-from harness.arena import Layout
+from harness import arena, inputs, judge
+from harness.arena import Content, Layout
+from harness.calls import Call, Caller, Line
 from harness.channel import Message
+from harness.gpu_state import Gpu, Monitor
 from harness.judge import Comparison, Verdict
 from harness.records import Status
-from harness.session import Session, WorkerFailure
+from harness.sampling import SECRET, Sampler, Stage, implausible
+from harness.session import WorkerFailure
+from harness.slices import Part, Slicer
 from harness.spec import Case, ProtocolModel, Tensor, Workload
 
-# Share of samples that ran ahead of the host above which the table's reader should be told.
-UNHELD_SHARE = 0.1
-# Of the timed calls, this share is compared with the reference, as long as that takes no more than this share
-# of the time.
-CHECKED_SHARE = 0.75
-CHECKING_SHARE = 0.25
-_SECRET = random.SystemRandom()
 
-Stage = Callable[[str], None]
+@dataclass(frozen=True)
+class Started:
+    """A worker that has started: the line to it, and what its timers read, in ms.
+
+    floors_ms: for a launch that does next to nothing, by backend. empty_ms: for nothing at all, held.
+    """
+
+    line: Line
+    floors_ms: Mapping[str, float | None]
+    empty_ms: float | None
 
 
 @dataclass
@@ -45,6 +52,7 @@ class Outcome:
     timings: dict[str, dict[str, Any]] = field(default_factory=dict)
     correctness: dict[str, Any] | None = None
     memory: dict[str, Any] | None = None
+    referee: dict[str, Any] | None = None
     remarks: list[str] = field(default_factory=list)
 
     def fail(self, verdict: Verdict) -> None:
@@ -58,6 +66,16 @@ class _Rejected(Exception):
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict.reason)
         self.verdict = verdict
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What was read of a timed call's outputs at once: the drawn parts, or figures of the whole."""
+
+    parts: Sequence[Part]
+    taken: Mapping[str, torch.Tensor]
+    sums: torch.Tensor | None
+    whole: Verdict | None
 
 
 def estimated_bytes(case: Case) -> int:
@@ -77,28 +95,37 @@ class Evaluation:
         protocol: ProtocolModel,
         seed: int,
         stage: Stage,
+        gpu: Gpu | None,
     ) -> None:
         self.workload, self.case, self.reference = workload, case, reference
         self.device, self.protocol, self.seed, self.stage = device, protocol, seed, stage
-        self.calls = 0
-        self.kept: list[torch.Tensor] = []
+        self.monitor = Monitor(gpu) if gpu else None
+        self.slicer = Slicer(workload, case, device)
+        # Drawn anew each time, so that no kernel can prepare for the content of its timed calls; the record
+        # keeps it, so that they can be repeated.
+        self.salt = secrets.token_hex(8)
+        self.content: Content
+        self.caller: Caller[Any]
         self.contiguous = True
+        self.kept_outputs: set[str] = set()
+        self.wide_ms: list[float] = []
+        self.timed_calls = 0
+        self.whole_calls: list[int] = []
 
-    def run(self, session: Session, floor_ms: float | None, check_only: bool) -> Outcome:
+    def run(self, started: Started, check_only: bool) -> Outcome:
         """Rounds, warm-up and samples. Failures of the kernel are in the outcome; none is raised.
 
         A session whose kernel failed is closed: its process is not trusted with another case.
         """
-        outcome, finished = Outcome(), False
+        outcome, finished, session = Outcome(), False, started.line.session
         if self.device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self.device)
         layout = Layout.of(self.case.inputs, self.case.outputs)
         memory, description, descriptors = arena.create(layout, self.device)
         self.arena = memory
         try:
-            self.kept = [
-                torch.empty(t.shape, dtype=arena.torch_dtype(t.dtype), device=self.device) for t in self.case.inputs
-            ]
+            self.content = Content(layout, self.case.inputs, self.device)
+            self.caller = Caller(started.line, memory, self.content, self.device, self.protocol.backend)
             opening = {
                 "op": "open",
                 "arena": description,
@@ -107,13 +134,12 @@ class Evaluation:
             }
             session.ask(opening, descriptors)
             with torch.no_grad():
-                self._rounds(session, outcome)
+                self._rounds(outcome)
                 if outcome.status is Status.PASSED and not check_only:
-                    self._samples(session, outcome, floor_ms)
-            if not self.contiguous:
-                outcome.remarks.append("an output is not contiguous; it is judged by its values")
-            worker_peak = session.ask({"op": "close"})["peak_bytes"]
-            outcome.memory = {"arena_bytes": layout.nbytes, "worker_peak_bytes": worker_peak}
+                    self._samples(outcome, started)
+            closed = session.ask({"op": "close"})
+            self._remark(outcome, closed["threads"])
+            outcome.memory = {"arena_bytes": layout.nbytes, "worker_peak_bytes": closed["peak_bytes"]}
             if self.device.type == "cuda":
                 outcome.memory["judge_peak_bytes"] = torch.cuda.max_memory_reserved(self.device)
             finished = outcome.status is Status.PASSED
@@ -125,15 +151,25 @@ class Evaluation:
         finally:
             if not finished:
                 session.close()  # before the memory that it has mapped goes
-            self.kept = []
+            del self.content, self.caller
             memory.close()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()
         return outcome
 
+    def _remark(self, outcome: Outcome, threads: Sequence[str]) -> None:
+        if not self.contiguous:
+            outcome.remarks.append("an output is not contiguous; it is judged by its values")
+        if self.kept_outputs:
+            names = ", ".join(sorted(self.kept_outputs))
+            outcome.remarks.append(f"{names} lies in the memory of an earlier call's outputs: a caller must copy it")
+        if threads:
+            shown = ", ".join(str(name) for name in threads[:3])
+            outcome.remarks.append(f"{len(threads)} threads of the kernel run on after its calls ({shown})")
+
     # Rounds -------------------------------------------------------------------------------
 
-    def _rounds(self, session: Session, outcome: Outcome) -> None:
+    def _rounds(self, outcome: Outcome) -> None:
         asked = self.protocol.correctness
         found: dict[str, list[Comparison]] = {tensor.name: [] for tensor in self.case.outputs}
         started, done, verdict = time.monotonic(), 0, judge.PASSED
@@ -141,11 +177,13 @@ class Evaluation:
             if done >= asked.at_least and time.monotonic() - started > asked.budget_s:
                 break
             self.stage(f"round {done + 1} of {asked.rounds}")
-            self._new_content("round", done)
-            expected = self._expected()
-            self._call(session)
-            verdict = self._compare(expected, found)
-            del expected
+            self._new_content("round", done, salt="")
+            compare = partial(self._compare, self._expected(), found)
+            # What earlier rounds returned is still held, so that an output in the same memory shows.
+            call, verdict = self._call(compare, keep_outputs=True, all_streams=True)
+            if call.held:
+                self.wide_ms.append(call.time_ms)
+            del compare
             done += 1
         ended_by = "rounds" if done == asked.rounds else "time budget"
         outcome.correctness = {
@@ -156,115 +194,135 @@ class Evaluation:
         }
         if verdict is not judge.PASSED:
             outcome.fail(Verdict(verdict.status, f"round {done}: {verdict.reason}"))
+        else:
+            outcome.correctness["determinism"] = {"same_bits_twice": self._same_bits_twice()}
 
-    def _new_content(self, purpose: str, index: int) -> None:
-        seed = inputs.derived_seed(self.seed, self.workload.name, self.case.id, purpose, index)
-        inputs.fill(self.workload, self.case, self.reference, seed, self.kept)
+    def _same_bits_twice(self) -> bool:
+        """Whether the last round's content, once more, gives the last round's bits."""
+        first = [output.clone() for output in self.arena.outputs(self.case.outputs)]
+        _, same = self._call(
+            lambda: all(
+                torch.equal(judge.bits(now), judge.bits(before))
+                for now, before in zip(self.arena.outputs(self.case.outputs), first, strict=True)
+            )
+        )
+        return bool(same)
+
+    def _new_content(self, purpose: str, index: int, salt: str) -> None:
+        seed = inputs.derived_seed(self.seed, self.workload.name, self.case.id, purpose, index, salt)
+        inputs.fill(self.workload, self.case, self.reference, seed, self.content.tensors)
 
     def _expected(self) -> list[torch.Tensor]:
-        try:
-            results = self.reference.run(*self.kept)
-        except torch.OutOfMemoryError:
-            raise
-        except (Exception, SystemExit) as error:  # whatever the file does wrong is no fault of the kernel
-            reason = f"the reference fails ({type(error).__name__}: {error})"
-            raise _Rejected(Verdict(Status.INVALID_REFERENCE, reason)) from error
+        results = self._referred(self.content.tensors)
         problem = _reference_problem(results, self.case.outputs)
         if problem:
             raise _Rejected(Verdict(Status.INVALID_REFERENCE, problem))
         return list(results)
 
+    def _referred(self, given: Sequence[torch.Tensor]) -> Any:
+        try:
+            return self.reference.run(*given)
+        except torch.OutOfMemoryError:
+            raise
+        except (Exception, SystemExit) as error:  # whatever the file does wrong is no fault of the kernel
+            reason = f"the reference fails ({type(error).__name__}: {error})"
+            raise _Rejected(Verdict(Status.INVALID_REFERENCE, reason)) from error
+
     def _compare(self, expected: list[torch.Tensor], found: Mapping[str, list[Comparison]]) -> Verdict:
-        comparisons = {
-            tensor.name: judge.compare(output, reference, self.case.tolerances[tensor.name])
-            for tensor, output, reference in zip(
-                self.case.outputs, self.arena.outputs(self.case.outputs), expected, strict=True
-            )
-        }
+        names = [tensor.name for tensor in self.case.outputs]
+        limits = [self.case.tolerances[name] for name in names]
+        outputs = self.arena.outputs(self.case.outputs)
+        comparisons = dict(
+            zip(names, judge.compare_all(list(zip(outputs, expected, limits, strict=True))), strict=True)
+        )
         for name, comparison in comparisons.items():
             found[name].append(comparison)
         return judge.verdict_on_outputs(comparisons, self.case.tolerances)
 
     # Calls --------------------------------------------------------------------------------
 
-    def _call(self, session: Session) -> Message:
-        """One call on the kept content at new addresses; refuses a bad result or a changed input."""
-        given = self.arena.inputs(self.case.inputs, self.calls)
-        for place, values in zip(given, self.kept, strict=True):
-            place.copy_(values)
-        self.arena.poison_outputs()
-        if self.device.type == "cuda":
-            torch.cuda.synchronize(self.device)  # the device must be idle when the worker times
-        reply = session.ask({"op": "call", "call": self.calls})
-        self.calls += 1
-        returned = reply["returned"]
-        verdict = judge.verdict_on_returned(returned, self.case.outputs, self.device.type)
-        if verdict is not judge.PASSED:
-            raise _Rejected(verdict)
+    def _call(
+        self, inspect: Callable[[], Any], keep_outputs: bool = False, all_streams: bool = False
+    ) -> tuple[Call, Any]:
+        """One call on the current content at new addresses; refuses a bad result or a changed input."""
+        number = self.caller.made
+        call, seen = self.caller.call(inspect, keep_outputs=keep_outputs, all_streams=all_streams)
+        returned = call.facts["returned"]
+        for verdict in (
+            judge.verdict_on_returned(returned, self.case.outputs, self.device.type),
+            judge.verdict_on_conduct(call.facts),
+        ):
+            if verdict is not judge.PASSED:
+                raise _Rejected(verdict)
         self.contiguous = self.contiguous and all(item["contiguous"] for item in returned["items"])
-        if changed := judge.changed_inputs(given, self.kept, self.case.inputs):
+        self.kept_outputs |= set(call.facts["kept"])
+        if not self.content.is_unchanged(self.arena, number):
+            given = self.arena.inputs(self.case.inputs, number)
+            changed = judge.changed_inputs(given, self.content.tensors, self.case.inputs)
             raise _Rejected(Verdict(Status.REWARD_HACK, f"the kernel wrote to its input {', '.join(changed)}"))
-        return reply
+        return call, seen
 
-    def _check_timed(self, number: int) -> None:
-        """Compare the outputs of the timed call that was just made. Raises `_Rejected`."""
-        verdict = self._compare(self._expected(), {tensor.name: [] for tensor in self.case.outputs})
+    def _timed_call(self, whole: bool) -> Call:
+        """A call whose outputs are checked: as a whole, or a random part of them. Raises `_Rejected`."""
+        if self.timed_calls % self.protocol.fresh_content_every == 0:
+            self._new_content("sample", self.timed_calls, self.salt)
+        self.timed_calls += 1
+        whole = whole or not self.slicer.is_possible
+        expected = self._expected() if whole else None
+        parts = [] if whole else self.slicer.draw(SECRET)
+
+        def look() -> _Seen:
+            if expected is not None:
+                return _Seen([], {}, None, self._compare(expected, {name: [] for name in self.case.tolerances}))
+            outputs = self.arena.outputs(self.case.outputs)
+            # Not finite as soon as one element is not, and read at memory speed.
+            sums = torch.stack([output.sum(dtype=torch.float32) for output in outputs])
+            return _Seen(parts, self.slicer.taken(parts, outputs), sums, None)
+
+        call, seen = self._call(look)
+        verdict = seen.whole or self._verdict_on_part(seen)
         if verdict is not judge.PASSED:
-            raise _Rejected(Verdict(verdict.status, f"timed call {number}: {verdict.reason}"))
+            raise _Rejected(Verdict(verdict.status, f"timed call {self.timed_calls}: {verdict.reason}"))
+        if whole:
+            self.whole_calls.append(self.timed_calls)
+        return call
+
+    def _verdict_on_part(self, seen: _Seen) -> Verdict:
+        expected = self.slicer.expected(seen.parts, self._referred, self.content.tensors)
+        limits = {name: judge.part_tolerance(self.case.tolerances[name]) for name in seen.taken}
+        pairs = [(seen.taken[name], expected[name], limits[name]) for name in seen.taken]
+        verdict = judge.verdict_on_outputs(dict(zip(seen.taken, judge.compare_all(pairs), strict=True)), limits)
+        if verdict is judge.PASSED and seen.sums is not None and not bool(torch.isfinite(seen.sums).all()):
+            # Somewhere outside of the part, or finite numbers whose sum is not: the whole tells.
+            return self._compare(self._expected(), {name: [] for name in self.case.tolerances})
+        return verdict
 
     # Samples ------------------------------------------------------------------------------
 
-    def _samples(self, session: Session, outcome: Outcome, floor_ms: float | None) -> None:
+    def _samples(self, outcome: Outcome, started: Started) -> None:
         asked = self.protocol.timing
-        self._new_content("warm-up", 0)
         for index in range(asked.warmup):
             self.stage(f"warm-up {index + 1} of {asked.warmup}")
-            self._call(session)
-        samples_ms: list[float] = []
-        held: list[bool | None] = []
-        checked: list[int] = []
-        started, checking_s = time.monotonic(), 0.0
-        while len(samples_ms) < asked.samples:
-            elapsed_s = time.monotonic() - started
-            if len(samples_ms) >= asked.at_least and elapsed_s - checking_s > asked.budget_s:
-                break
-            self.stage(f"sample {len(samples_ms) + 1} of {asked.samples}")
-            if len(samples_ms) % self.protocol.fresh_content_every == 0:
-                self._new_content("sample", len(samples_ms))
-            reply = self._call(session)
-            samples_ms.append(float(reply["time_ms"]))
-            held.append(reply["held"])
-            # Which calls are checked is drawn here, so that no kernel can know where to be right.
-            if checking_s < CHECKING_SHARE * elapsed_s and _SECRET.random() < CHECKED_SHARE:
-                before = time.monotonic()
-                self._check_timed(len(samples_ms))
-                checked.append(len(samples_ms))
-                checking_s += time.monotonic() - before
-        if checked[-1:] != [len(samples_ms)]:
-            self._check_timed(len(samples_ms))
-            checked.append(len(samples_ms))
-        if bad := [t for t in samples_ms if not 0 < t < float("inf")]:
-            raise _Rejected(Verdict(Status.RUNTIME_ERROR, f"a call was timed at {bad[0]} ms, which is no time"))
-        outcome.latency_ms = stats.median(samples_ms)
-        interval = stats.median_interval(samples_ms)
-        outcome.timings[self.protocol.backend] = {
-            "samples_ms": samples_ms,
-            "held": held if held[0] is not None else None,
-            "median_ms": outcome.latency_ms,
-            "mean_ms": sum(samples_ms) / len(samples_ms),
-            "ci95_ms": list(interval) if interval else None,
-            "relative_iqr": stats.relative_iqr(samples_ms),
-            "warmup_calls": asked.warmup,
-            "iterations": len(samples_ms),
-            "ended_by": "samples" if len(samples_ms) == asked.samples else "time budget",
-            "checked_calls": checked,
-            "floor_ms": floor_ms,
+            self._new_content("warm-up", index, self.salt)
+            self._call(lambda: None)
+        for backend in (self.protocol.backend, *self.protocol.also):
+            self.caller.backend = backend
+            sampler = Sampler(asked, self._timed_call, self.caller, self.monitor, self.stage)
+            taken = sampler.take()
+            if problem := implausible(
+                taken, self.device.type, self.wide_ms, started.empty_ms, sum(t.nbytes for t in self.case.outputs)
+            ):
+                raise _Rejected(problem)
+            outcome.timings[backend] = taken.as_json(asked.warmup, started.floors_ms.get(backend))
+            outcome.remarks += taken.remarks(backend)
+        outcome.latency_ms = outcome.timings[self.protocol.backend]["median_ms"]
+        outcome.referee = {
+            "salt": self.salt,
+            "timed_calls": self.timed_calls,
+            "whole_calls": self.whole_calls,
+            "parts_of_the_others": self.slicer.is_possible,
+            "calls_with_all_streams_held": len(self.wide_ms),
         }
-        if (unheld := held.count(False)) > UNHELD_SHARE * len(held):
-            outcome.remarks.append(
-                f"in {unheld} of {len(held)} timed calls the device ran ahead of the host, so their times "
-                f"hold launch gaps (does the kernel wait for the device?)"
-            )
 
 
 def _stated(tensor: Tensor) -> Message:

@@ -7,17 +7,16 @@ Whatever the fast decoder does not take goes through `Record.from_line`, which h
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Mapping
-from math import isfinite
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import msgspec
 
 from harness import records, store
-from harness.records import Record, Status
+from harness.records import Record, Status, number
 from harness.store import BadLine
+from harness.text import sound
 
 
 class Peak(NamedTuple):
@@ -72,6 +71,7 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     peak: Peak | None
     baseline_source: str | None
     sm_clock_max_mhz: float | None
+    locked_sm_clock_mhz: float | None
     power_limit_w: float | None
     sol_reason: str | None
     remarks: tuple[str, ...]
@@ -129,6 +129,7 @@ class _Memory(TypedDict, total=False):
 
 class _Gpu(TypedDict, total=False):
     sm_clock_max_mhz: float | None
+    locked_sm_clock_mhz: float | None
     power_limit_w: float | None
 
 
@@ -201,9 +202,9 @@ class Reader:
         environment, outputs = line["environment"], _mapping(correctness.get("outputs"))
         gpu = _mapping(environment.get("gpu"))
         low_ms, high_ms = _pair(timing.get("ci95_ms"))
-        errors = [_number(_mapping(output).get("norm_rel_error")) for output in outputs.values()]
+        errors = [number(_mapping(output).get("norm_rel_error")) for output in outputs.values()]
         known_errors = [error for error in errors if error is not None]
-        remarks = tuple([_sound(str(remark)) for remark in line.get("remarks") or ()])
+        remarks = tuple([sound(str(remark)) for remark in line.get("remarks") or ()])
         return Figures(
             workload=text(line["workload"]),
             case=text(line["case"]),
@@ -215,26 +216,26 @@ class Reader:
             status=line["status"],
             reason=optional(line["reason"]),
             backend=optional(line["backend"]),
-            latency_ms=_number(line["latency_ms"]),
-            ci95_low_ms=_number(low_ms),
-            ci95_high_ms=_number(high_ms),
-            relative_iqr=_number(timing.get("relative_iqr")),
+            latency_ms=number(line["latency_ms"]),
+            ci95_low_ms=number(low_ms),
+            ci95_high_ms=number(high_ms),
+            relative_iqr=number(timing.get("relative_iqr")),
             iterations=_whole(timing.get("iterations")),
             ended_by=optional(timing.get("ended_by")),
             flops=_whole(sol.get("flops")),
             bytes_moved=_whole(sol.get("bytes_moved")),
-            bound_ms=_number(sol.get("bound_ms")),
+            bound_ms=number(sol.get("bound_ms")),
             limit=optional(sol.get("limit")),
-            published_bound_ms=_number(sol.get("published_bound_ms")),
-            baseline_ms=_number(sol.get("baseline_ms")),
-            roofline=_number(sol.get("roofline")),
-            sol_score=_number(sol.get("score")),
+            published_bound_ms=number(sol.get("published_bound_ms")),
+            baseline_ms=number(sol.get("baseline_ms")),
+            roofline=number(sol.get("roofline")),
+            sol_score=number(sol.get("score")),
             rounds=_whole(correctness.get("rounds")),
             worst_norm_rel_error=max(known_errors, default=None),
             worker_peak_bytes=_whole(memory.get("worker_peak_bytes")),
             torch=optional(environment.get("torch")),
             triton=optional(environment.get("triton")),
-            time=_sound(line["time"]),
+            time=sound(line["time"]),
             run_id=text(line["run_id"]),
             workload_sha256=text(line["workload_sha256"]),
             kernel_sha256=optional(line["kernel_sha256"]),
@@ -242,8 +243,9 @@ class Reader:
             axes=text(", ".join([f"{name} = {size}" for name, size in line["axes"].items()])),
             peak=self._peak(_mapping(sol.get("peak"))),
             baseline_source=optional(sol.get("baseline_source")),
-            sm_clock_max_mhz=_number(gpu.get("sm_clock_max_mhz")),
-            power_limit_w=_number(gpu.get("power_limit_w")),
+            sm_clock_max_mhz=number(gpu.get("sm_clock_max_mhz")),
+            locked_sm_clock_mhz=number(gpu.get("locked_sm_clock_mhz")),
+            power_limit_w=number(gpu.get("power_limit_w")),
             sol_reason=optional(sol.get("reason")),
             remarks=self._remarks.setdefault(remarks, remarks),
         )
@@ -251,14 +253,14 @@ class Reader:
     def _text(self, value: str) -> str:
         held = self._texts.get(value)
         if held is None:
-            held = self._texts[value] = _sound(value)
+            held = self._texts[value] = sound(value)
         return held
 
     def _optional_text(self, value: object) -> str | None:
         return self._text(value) if isinstance(value, str) else None
 
     def _peak(self, values: Mapping[str, Any]) -> Peak | None:
-        flops, bandwidth = _number(values.get("peak_flops")), _number(values.get("bandwidth"))
+        flops, bandwidth = number(values.get("peak_flops")), number(values.get("bandwidth"))
         if flops is None or bandwidth is None:
             return None
         peak = Peak(self._text(str(values.get("device"))), self._text(str(values.get("label"))), flops, bandwidth)
@@ -288,17 +290,5 @@ def _pair(value: object) -> tuple[object, object]:
     return (value[0], value[1]) if isinstance(value, (list, tuple)) and len(value) == 2 else (None, None)
 
 
-def _number(value: object) -> float | None:
-    if isinstance(value, float):
-        return value if isfinite(value) else None
-    whole = _whole(value)
-    return float(whole) if whole is not None and abs(whole) <= sys.float_info.max else None
-
-
 def _whole(value: object) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _sound(text: str) -> str:
-    """Text that can be written as UTF-8: a lone surrogate, which JSON can hold, becomes a question mark."""
-    return text if text.isascii() else text.encode("utf-8", errors="replace").decode()

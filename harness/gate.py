@@ -9,7 +9,7 @@ from __future__ import annotations
 import fnmatch
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import IntEnum, StrEnum
 
@@ -98,10 +98,18 @@ class Decision:
         return [finding for finding in self.findings if finding.kind in kinds]
 
 
+# For each workload and case the least difference that means anything there, as a share; see `harness.noise`.
+Noise = Mapping[tuple[str, str], float]
+
+
 def decide(
-    current: Sequence[Record], baseline: Sequence[Record], policy: GateModel, now: datetime | None = None
+    current: Sequence[Record],
+    baseline: Sequence[Record],
+    policy: GateModel,
+    now: datetime | None = None,
+    noise: Noise | None = None,
 ) -> Decision:
-    """Gate `current` on `baseline`.
+    """Gate `current` on `baseline`. Where `noise` is greater than the policy's least effect, it takes its place.
 
     Raises `InputError` when a side has no records, a sample is no latency, or a required name matches
     nothing in either side.
@@ -117,7 +125,9 @@ def decide(
     suites: list[SuiteComparison] = []
     if not findings:
         for (workload, kernel), records in before.items():
-            found, suite = _gate_kernel(workload, kernel, after.get((workload, kernel), []), records, policy)
+            found, suite = _gate_kernel(
+                workload, kernel, after.get((workload, kernel), []), records, policy, noise or {}
+            )
             findings += found
             suites += [suite] if suite else []
         for (workload, kernel), records in after.items():
@@ -147,7 +157,7 @@ def _stale(before: Mapping[tuple[str, str], Sequence[Record]], policy: GateModel
 
 
 def _gate_kernel(
-    workload: str, kernel: str, current: Sequence[Record], baseline: Sequence[Record], policy: GateModel
+    workload: str, kernel: str, current: Sequence[Record], baseline: Sequence[Record], policy: GateModel, noise: Noise
 ) -> tuple[list[Finding], SuiteComparison | None]:
     if not current:
         text = "the baseline has this kernel and the current results do not"
@@ -187,7 +197,9 @@ def _gate_kernel(
     except NotComparable as error:
         texts = [f"differs from the baseline in {reason}" for reason in error.reasons]
         return findings + [Finding(workload, kernel, None, Kind.NOT_COMPARABLE, text) for text in texts], None
-    findings += [_gate_case(workload, kernel, case, len(suite.cases), policy) for case in suite.cases]
+    for case in suite.cases:
+        known = noise.get((workload, case.case), 0.0)
+        findings.append(_gate_case(workload, kernel, case, len(suite.cases), policy, known))
     findings.append(_gate_suite(suite, policy))
     return findings, suite
 
@@ -212,8 +224,11 @@ def _failed(workload: str, kernel: str, new: Record, old: Record) -> Finding:
     return Finding(workload, kernel, new.case, Kind.FAILED, text, old.latency_ms)
 
 
-def _gate_case(workload: str, kernel: str, case: CaseComparison, cases: int, policy: GateModel) -> Finding:
-    allowed, least = policy.case_slowdown, policy.minimum_effect
+def _gate_case(
+    workload: str, kernel: str, case: CaseComparison, cases: int, policy: GateModel, noise: float
+) -> Finding:
+    # What comes out without a change can be no reason to refuse one, so noise beyond the limit moves the limit.
+    allowed, least = max(policy.case_slowdown, noise), max(policy.minimum_effect, noise)
     # To accuse one of many cases takes more than to accuse one: the error is shared among them (Bonferroni).
     strict = 1 - (1 - policy.confidence) / cases
     limit = comparison.against_limit(case.ratio, strict, allowed, least)
@@ -223,7 +238,12 @@ def _gate_case(workload: str, kernel: str, case: CaseComparison, cases: int, pol
     if limit is Limit.UNDECIDED:
         limit = comparison.against_limit(case.ratio, policy.confidence, allowed, least)
         limit = Limit.WITHIN if limit is Limit.WITHIN else Limit.UNDECIDED
-    return _finding(workload, kernel, case.case, limit, case.a_ms, case.b_ms, case.ratio, allowed, case.samples, policy)
+    found = _finding(
+        workload, kernel, case.case, limit, case.a_ms, case.b_ms, case.ratio, allowed, case.samples, policy
+    )
+    if noise <= policy.minimum_effect:
+        return found
+    return replace(found, text=f"{found.text}; runs without a change differ by up to {noise * 100:.1f}%")
 
 
 def _gate_suite(suite: SuiteComparison, policy: GateModel) -> Finding:

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -41,7 +43,38 @@ PASSED = Verdict(Status.PASSED)
 
 
 def compare(output: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Comparison:
-    """Element by element in float32, norms in float64; both tensors have the same shape and dtype."""
+    """One output against its reference; see `compare_all`."""
+    (comparison,) = compare_all([(output, reference, tolerance)])
+    return comparison
+
+
+def compare_all(pairs: Sequence[tuple[torch.Tensor, torch.Tensor, Tolerance]]) -> list[Comparison]:
+    """Outputs against their references, element by element in float32, norms in float64.
+
+    Both tensors of a pair have the same shape. On CUDA all outputs are read before any figure is waited for.
+    """
+    kernel = _one_pass_kernel() if all(output.is_cuda for output, _, _ in pairs) else None
+    if kernel is None or not all(t.dtype in kernel.DTYPES for output, ref, _ in pairs for t in (output, ref)):
+        return [_compare_by_chunks(*pair) for pair in pairs]
+    figures = [kernel.figures(output, ref, limit.atol, limit.rtol) for output, ref, limit in pairs]
+    counts = [output.numel() for output, _, _ in pairs]
+    return [_comparison(count, *found) for count, found in zip(counts, torch.stack(figures).tolist(), strict=True)]
+
+
+@cache
+def _one_pass_kernel() -> ModuleType | None:
+    """The GPU's comparison, where Triton works: it needs a C compiler for what launches a kernel."""
+    try:
+        from harness import judge_kernel
+
+        one = torch.ones(1, device="cuda")
+        judge_kernel.figures(one, one, 0.0, 0.0)
+    except (ImportError, RuntimeError, OSError):
+        return None
+    return judge_kernel
+
+
+def _compare_by_chunks(output: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance) -> Comparison:
     out, ref = output.reshape(-1), reference.reshape(-1)
     matched = nonfinite = reference_nonfinite = 0
     max_abs_error, error_squares, reference_squares, output_squares = 0.0, 0.0, 0.0, 0.0
@@ -55,18 +88,40 @@ def compare(output: torch.Tensor, reference: torch.Tensor, tolerance: Tolerance)
         o.sub_(r).abs_()
         # NaN compares false, so a non-finite difference never matches.
         matched += int((o <= r.abs_().mul_(tolerance.rtol).add_(tolerance.atol)).sum())
-        max_abs_error = max(max_abs_error, float(torch.nan_to_num(o.max(), nan=float("inf"))))
+        max_abs_error = max(max_abs_error, float(torch.nan_to_num(o.max(), nan=math.inf, posinf=math.inf)))
         error_squares += _squares(o)
+    return _comparison(
+        out.numel(),
+        matched,
+        nonfinite,
+        reference_nonfinite,
+        max_abs_error,
+        error_squares,
+        reference_squares,
+        output_squares,
+    )
+
+
+def _comparison(
+    count: int,
+    matched: float,
+    nonfinite: float,
+    reference_nonfinite: float,
+    max_abs_error: float,
+    error_squares: float,
+    reference_squares: float,
+    output_squares: float,
+) -> Comparison:
     if reference_squares > 0:
         norm_rel_error = (error_squares / reference_squares) ** 0.5
     else:
         norm_rel_error = 0.0 if error_squares == 0 else float("inf")
     return Comparison(
-        matched / out.numel(),
+        matched / count,
         max_abs_error,
         norm_rel_error,
-        nonfinite,
-        reference_nonfinite,
+        int(nonfinite),
+        int(reference_nonfinite),
         output_squares == 0 and reference_squares > 0,
     )
 
@@ -108,7 +163,7 @@ def verdict_on_returned(returned: Mapping[str, Any], outputs: Sequence[Tensor], 
     """Whether what `run` returned are tensors of the asked names, number, shapes, dtypes and device.
 
     `returned` is the worker's description: `names` (null unless a dict came back) and `items`, each with
-    type, shape, dtype, device.
+    type, plain (whether it is a tensor of no subclass), shape, dtype, device.
     """
     expected = [tensor.name for tensor in outputs]
     names, items = returned.get("names"), returned.get("items")
@@ -123,7 +178,7 @@ def verdict_on_returned(returned: Mapping[str, Any], outputs: Sequence[Tensor], 
     if (count := returned.get("count")) != len(expected) or len(items) != len(expected):
         return Verdict(Status.INCORRECT_SHAPE, f"run returned {count} outputs, {len(expected)} are needed")
     for tensor, item in zip(outputs, items, strict=True):
-        if item["type"] != "torch.Tensor":
+        if not item["plain"]:
             status = Status.INCORRECT_DTYPE if "shape" not in item else Status.REWARD_HACK
             return Verdict(status, f"{tensor.name} is a {item['type']}, not a plain torch.Tensor")
         if tuple(item["shape"]) != tensor.shape:
@@ -139,17 +194,43 @@ def verdict_on_returned(returned: Mapping[str, Any], outputs: Sequence[Tensor], 
     return PASSED
 
 
+def verdict_on_conduct(facts: Mapping[str, Any]) -> Verdict:
+    """Whether the kernel did what no honest one does; `facts` are those of `Integrity.facts`."""
+    if replaced := facts["replaced"]:
+        return Verdict(Status.REWARD_HACK, f"the kernel replaced {', '.join(map(str, replaced[:4]))}")
+    if modes := facts["modes"]:
+        reason = f"the kernel left a {modes[0]} active, which intercepts PyTorch's operations after its call"
+        return Verdict(Status.REWARD_HACK, reason)
+    if shares := facts["shares"]:
+        output, other = shares[0]
+        return Verdict(Status.REWARD_HACK, f"{output} shares memory with {other}")
+    return PASSED
+
+
+# A part of an output may differ a little more than the whole, for which the limits are made.
+_PART_MISSES, _PART_ERROR = 3.0, 1.5
+
+
+def part_tolerance(whole: Tolerance) -> Tolerance:
+    """The limits for a random part of an output that is right: misses and errors are not spread evenly."""
+    return replace(
+        whole,
+        match_ratio=max(0.0, 1 - _PART_MISSES * (1 - whole.match_ratio)),
+        norm_relative_error=_PART_ERROR * whole.norm_relative_error,
+    )
+
+
 def changed_inputs(given: Sequence[torch.Tensor], kept: Sequence[torch.Tensor], inputs: Sequence[Tensor]) -> list[str]:
     """Names of the inputs whose bits are no longer those of the judge's own copy."""
     return [
         tensor.name
         for tensor, now, before in zip(inputs, given, kept, strict=True)
-        # As bytes, so that NaN equals itself and -0 is not 0.
-        if not torch.equal(_bits(now), _bits(before))
+        if not torch.equal(bits(now), bits(before))
     ]
 
 
-def _bits(values: torch.Tensor) -> torch.Tensor:
+def bits(values: torch.Tensor) -> torch.Tensor:
+    """A contiguous tensor as whole numbers, so that NaN equals itself and -0 is not 0."""
     return values.reshape(-1).view(torch.int16 if values.element_size() == 2 else torch.int32)
 
 

@@ -6,15 +6,18 @@ Rows stand in one board only when they were measured alike; every board says wha
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cached_property
 
-from harness import stats
-from harness.compare import Criteria, NotComparable, compare_suite, samples_ms
+from harness import stats, store
+from harness.compare import Criteria, NotComparable, compare_suite, measured_at, samples_ms
 from harness.comparison import Verdict
 from harness.published import BoardModel, PublishedModel
-from harness.records import Record, Status
+from harness.records import Record, Status, number
+from harness.spec import Workload
 
 
 class Trust(StrEnum):
@@ -27,6 +30,57 @@ class Trust(StrEnum):
     REPORTED = "reported"
     MEASURED = "measured"
     REPRODUCED = "reproduced"
+
+
+@dataclass(frozen=True)
+class MeasuredSet:
+    """Every run of one kernel source on one device by one protocol, at one size of one version of a workload.
+
+    `runs` holds records by run id and case.
+    """
+
+    workload: str
+    workload_sha256: str
+    device: str
+    protocol: str
+    protocol_sha256: str
+    kernel: str
+    kernel_sha256: str | None
+    scale: int
+    runs: Mapping[str, Mapping[str, Record]]
+
+    @property
+    def key(self) -> tuple[str | int | None, ...]:
+        """What tells one set from all others."""
+        version = (self.workload, self.workload_sha256, self.scale)
+        return (*version, self.kernel, self.kernel_sha256, self.device, self.protocol, self.protocol_sha256)
+
+    @cached_property
+    def ordered(self) -> Sequence[tuple[str, Mapping[str, Record]]]:
+        """(run id, records by case), oldest first. Raises `InputError` for a time that is none."""
+        return sorted(self.runs.items(), key=lambda run: max(map(measured_at, run[1].values())))
+
+    def whole(self, cases: Sequence[str]) -> list[tuple[str, Mapping[str, Record]]]:
+        """The runs, oldest first, in which every case was measured and passed."""
+        return [(run_id, found) for run_id, found in self.ordered if _complete(found, cases)]
+
+    def shown(self, cases: Sequence[str]) -> list[Record]:
+        """What stands for the kernel: its newest whole run, or else the newest record of each case."""
+        if whole := self.whole(cases):
+            return [whole[-1][1][case] for case in cases]
+        newest = {r.case: r for r in store.newest(r for _, found in self.ordered for r in found.values())}
+        order = {case: index for index, case in enumerate(cases)}
+        return sorted(newest.values(), key=lambda record: order.get(record.case, len(order)))
+
+
+def measured_sets(records: Iterable[Record]) -> list[MeasuredSet]:
+    """The records by what was measured, in order of first appearance."""
+    found: dict[tuple[str, str, str, str, str, str, str | None, int], dict[str, dict[str, Record]]] = {}
+    for r in records:
+        version = (r.workload, r.workload_sha256)
+        key = (*version, r.device, r.protocol, r.protocol_sha256, r.kernel, r.kernel_sha256, r.scale)
+        found.setdefault(key, {}).setdefault(r.run_id, {})[r.case] = r
+    return [MeasuredSet(*key, runs) for key, runs in found.items()]
 
 
 @dataclass(frozen=True)
@@ -43,6 +97,8 @@ class Row:
     observed: str
     recipe: str | None = None
     listed_rank: int | None = None
+    listed_ratio: float | None = None
+    measured: MeasuredSet | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -59,7 +115,8 @@ class Board:
         return row.listed_rank or 1 + sum(other.latency_ms < row.latency_ms for other in self.rows)
 
     def ratio_to_first(self, row: Row) -> float:
-        return row.latency_ms / self.rows[0].latency_ms
+        """As its source lists it, which had more digits than it shows; otherwise of the latencies."""
+        return row.listed_ratio or row.latency_ms / self.rows[0].latency_ms
 
 
 def published_board(model: BoardModel, bound_ms: float | None) -> Board:
@@ -75,6 +132,7 @@ def published_board(model: BoardModel, bound_ms: float | None) -> Board:
             row.license,
             row.observed.isoformat(),
             listed_rank=row.rank,
+            listed_ratio=row.ratio_to_first,
         )
         for row in sorted(model.rows, key=lambda row: row.rank)
     ]
@@ -82,44 +140,43 @@ def published_board(model: BoardModel, bound_ms: float | None) -> Board:
     return Board(model.hardware, basis, True, rows)
 
 
-def measured_boards(records: Sequence[Record], workload: str, cases: Sequence[str]) -> tuple[list[Board], list[str]]:
+def measured_boards(records: Iterable[Record], workload: str, cases: Sequence[str]) -> tuple[list[Board], list[str]]:
     """Boards of kernels that were measured at full size on every case, and sentences about those left out."""
-    groups: dict[tuple[str, ...], dict[tuple[str, str | None], dict[str, dict[str, Record]]]] = {}
+    boards: dict[tuple[str, str, str, str], list[Row]] = {}
     left_out: list[str] = []
-    for record in records:
-        if record.workload != workload:
-            left_out.append(f"{record.kernel} {record.case}: is of the workload {record.workload}")
-        elif record.scale != 1:
-            left_out.append(f"{record.kernel} {record.case}: was measured at scale 1/{record.scale}")
+    for found in measured_sets(records):
+        if found.workload != workload:
+            left_out.append(f"{found.kernel}: is of the workload {found.workload}")
+        elif found.scale != 1:
+            left_out.append(f"{found.kernel}: was measured at scale 1/{found.scale}")
+        elif not found.whole(cases):
+            measured = (sum(r.latency_ms is not None for r in run.values()) for run in found.runs.values())
+            left_out.append(f"{found.kernel}: has {max(measured)} of {len(cases)} cases measured and passed in one run")
         else:
-            basis = (record.device, record.protocol, record.protocol_sha256, record.workload_sha256)
-            runs = groups.setdefault(basis, {}).setdefault((record.kernel, record.kernel_sha256), {})
-            runs.setdefault(record.run_id, {})[record.case] = record
-    boards = []
-    for (device, protocol, _, _), kernels in groups.items():
-        rows = []
-        for (kernel, _), runs in kernels.items():
-            whole = {run: found for run, found in runs.items() if _complete(found, cases)}
-            if not whole:
-                most = max(sum(r.latency_ms is not None for r in found.values()) for found in runs.values())
-                left_out.append(f"{kernel}: has {most} of {len(cases)} cases measured and passed in one run")
-                continue
-            rows.append(_measured_row(whole, cases))
-        if rows:
-            shared = f"protocol {protocol}, geometric mean over {len(cases)} cases of each case's median latency"
-            boards.append(Board(device, shared, False, sorted(rows, key=lambda row: row.latency_ms)))
-    return boards, list(dict.fromkeys(left_out))
+            basis = (found.device, found.protocol, found.protocol_sha256, found.workload_sha256)
+            boards.setdefault(basis, []).append(_measured_row(found, cases))
+    # Two versions of one name are told apart in the bases of both.
+    protocols = {(protocol, sha256) for _, protocol, sha256, _ in boards}
+    versions = {sha256 for _, _, _, sha256 in boards}
+    shown = []
+    for (device, protocol, protocol_sha256, workload_sha256), rows in boards.items():
+        several = sum(name == protocol for name, _ in protocols) > 1
+        how = f"protocol {protocol}@{protocol_sha256[:7]}" if several else f"protocol {protocol}"
+        version = f", workload version {workload_sha256[:7]}" if len(versions) > 1 else ""
+        basis_text = f"{how}{version}, geometric mean over {len(cases)} cases of each case's median latency"
+        shown.append(Board(device, basis_text, False, sorted(rows, key=lambda row: row.latency_ms)))
+    return shown, list(dict.fromkeys(left_out))
 
 
 def _complete(found: Mapping[str, Record], cases: Sequence[str]) -> bool:
     return all(c in found and found[c].status is Status.PASSED and found[c].latency_ms is not None for c in cases)
 
 
-def _measured_row(runs: Mapping[str, Mapping[str, Record]], cases: Sequence[str]) -> Row:
-    """The newest complete run's figures; `reproduced` when an earlier one elsewhere or on another day agrees."""
-    ordered = sorted(runs.values(), key=lambda found: found[cases[0]].time)
-    newest = [ordered[-1][case] for case in cases]
-    others = [older for older in ordered[:-1] if _independent(older, ordered[-1])]
+def _measured_row(found: MeasuredSet, cases: Sequence[str]) -> Row:
+    """The newest whole run's figures; `reproduced` when an earlier one elsewhere or on another day agrees."""
+    *earlier, (_, last) = found.whole(cases)
+    newest = [last[case] for case in cases]
+    others = [older for _, older in earlier if _independent(older, last)]
     agreeing = any(_agree([older[case] for case in cases], newest) for older in others)
     scores = [_figure(record, "score") for record in newest]
     shares = [_figure(record, "roofline") for record in newest]
@@ -132,9 +189,20 @@ def _measured_row(runs: Mapping[str, Mapping[str, Record]], cases: Sequence[str]
         Trust.REPRODUCED if agreeing else Trust.MEASURED,
         f"{first.source} ({(first.kernel_sha256 or 'unknown')[:12]})" if first.source else None,
         first.license,
-        max(record.time for record in newest)[:10],
-        f"solbench run {first.workload} -k {first.kernel} -p {first.protocol} --seed {first.seed}",
+        max(newest, key=measured_at).time[:10],
+        recipe(first),
+        measured=found,
     )
+
+
+def recipe(record: Record) -> str:
+    """The command that measures a record's kernel again in the same way, or checks it where it was only checked."""
+    only_checked = record.status is Status.PASSED and record.latency_ms is None
+    words = ["solbench", "check" if only_checked else "run", record.workload, "-k", record.kernel]
+    words += ["-p", record.protocol, "--seed", str(record.seed)]
+    if record.scale != 1:
+        words += ["--scale", str(record.scale)]
+    return shlex.join(words)
 
 
 def _independent(a: Mapping[str, Record], b: Mapping[str, Record]) -> bool:
@@ -153,8 +221,7 @@ def _agree(a: Sequence[Record], b: Sequence[Record]) -> bool:
 
 
 def _figure(record: Record, key: str) -> float | None:
-    value = (record.sol or {}).get(key)
-    return float(value) if isinstance(value, (int, float)) else None
+    return number((record.sol or {}).get(key))
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -187,7 +254,7 @@ def why_apart(boards: Sequence[Board]) -> str | None:
 
 def all_boards(
     published: PublishedModel | None,
-    records: Sequence[Record],
+    records: Iterable[Record],
     workload: str,
     cases: Sequence[str],
     bound_ms: float | None,
@@ -196,3 +263,16 @@ def all_boards(
     boards = [published_board(board, bound_ms) for board in published.boards] if published else []
     measured, left_out = measured_boards(records, workload, cases)
     return [*boards, *measured], left_out
+
+
+def boards_of(
+    workload: Workload, published: PublishedModel | None, records: Iterable[Record]
+) -> tuple[list[Board], list[str]]:
+    """As `all_boards`, with the workload's cases and the geometric mean of its published bounds."""
+    return all_boards(published, records, workload.name, workload.case_ids(), published_bound_ms(workload))
+
+
+def published_bound_ms(workload: Workload) -> float | None:
+    """Geometric mean over the cases; None unless every case has a published bound."""
+    bounds = [case.published.bound_ms for case in workload.model.cases if case.published]
+    return stats.geometric_mean(bounds) if len(bounds) == len(workload.model.cases) else None

@@ -1,4 +1,4 @@
-"""What this machine is: its device, its environment, and for the CPU its measured peak rates."""
+"""What this machine is: its device, and the environment that a record keeps."""
 
 from __future__ import annotations
 
@@ -6,18 +6,17 @@ import os
 import platform
 import shutil
 import subprocess
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-
-from harness import __version__
+from harness import __version__, gpu_state
 from harness.errors import InputError, unknown_name
-from harness.sol import Roofline
+
+# Imported where it is needed, because some of this is asked where PyTorch is not installed.
+if TYPE_CHECKING:
+    import torch
 
 COMMIT_VARIABLE = "SOLBENCH_COMMIT"
 
@@ -36,6 +35,8 @@ class Target:
 
 def target(asked: str) -> Target:
     """`auto`, `cpu`, `cuda` or `cuda:N` as a device that is there. Raises `InputError` where it is not."""
+    import torch
+
     kind, _, index = asked.partition(":")
     if kind not in ("auto", "cpu", "cuda"):
         raise unknown_name("device", asked, ["auto", "cpu", "cuda", "cuda:0"], "--device")
@@ -70,27 +71,30 @@ def cpu_name() -> str:
     return f"{name} ({len(os.sched_getaffinity(0))} cores)"
 
 
-def environment(chosen: Target, root: Path) -> dict[str, Any]:
+def environment(chosen: Target, root: Path, locked_sm_clock_mhz: int | None = None) -> dict[str, Any]:
     """Versions, host, commit and the GPU's limits: what a reader needs to judge or repeat a figure.
 
     Clocks in MHz, power in W, memory in bytes. Absent is None.
     """
+    import torch
+
     return {
         "solbench": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "triton": _version("triton"),
+        "triton": version("triton"),
         "cuda": torch.version.cuda,
         "platform": platform.platform(terse=True),
         "cpu": cpu_name(),
         "threads": torch.get_num_threads(),
         "host_memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "git_commit": _git_commit(root),
-        "gpu": _gpu(chosen.device.index or 0) if chosen.kind == "cuda" else None,
+        "gpu": {**gpu(chosen.device), "locked_sm_clock_mhz": locked_sm_clock_mhz} if chosen.kind == "cuda" else None,
     }
 
 
-def _version(package: str) -> str | None:
+def version(package: str) -> str | None:
+    """The installed version of a package; None where it is not installed."""
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
@@ -111,7 +115,40 @@ def _git_commit(root: Path) -> str | None:
     return f"{commit}-dirty" if commit and changed else commit
 
 
-_GPU_QUERY = {
+def gpu(device: torch.device) -> dict[str, Any]:
+    """A CUDA device's sizes, limits and state now, by the names of `environment.gpu` in docs/records.md."""
+    import torch
+
+    properties = torch.cuda.get_device_properties(device)
+    return {
+        "memory_bytes": properties.total_memory,
+        "sm_count": properties.multi_processor_count,
+        "l2_bytes": properties.L2_cache_size,
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        **gpu_now(gpu_state.of_device(device), str(properties.uuid)),
+    }
+
+
+def gpu_now(seen: gpu_state.Gpu, uuid: str | None = None) -> dict[str, Any]:
+    """Limits and state of a GPU through NVML, or where that cannot be used what `nvidia-smi` tells."""
+    found, now = asdict(seen.facts()), seen.sample()
+    processes = found.pop("processes")
+    facts = {
+        "driver": found.pop("driver"),
+        "sm_clock_mhz": now.sm_clock_mhz,
+        "memory_clock_mhz": now.memory_clock_mhz,
+        "power_w": now.power_w,
+        "temperature_c": now.temperature_c,
+        "throttle": None if now.throttle is None else list(now.throttle),
+        "p_state": now.p_state,
+        **found,
+        "other_processes": None if processes is None else len(processes),
+        "reason": seen.problem,
+    }
+    return facts if seen.problem is None or uuid is None else facts | _through_smi(uuid)
+
+
+_SMI_QUERY = {
     "driver": "driver_version",
     "sm_clock_mhz": "clocks.sm",
     "sm_clock_max_mhz": "clocks.max.sm",
@@ -122,20 +159,13 @@ _GPU_QUERY = {
 }
 
 
-def _gpu(index: int) -> dict[str, Any]:
-    properties = torch.cuda.get_device_properties(index)
-    facts: dict[str, Any] = {
-        "memory_bytes": properties.total_memory,
-        "sm_count": properties.multi_processor_count,
-        "l2_bytes": properties.L2_cache_size,
-        "compute_capability": f"{properties.major}.{properties.minor}",
-    }
-    query = ",".join(_GPU_QUERY.values())
-    line = _output(["nvidia-smi", f"--id={properties.uuid}", f"--query-gpu={query}", "--format=csv,noheader,nounits"])
-    line = line or _output(["nvidia-smi", f"--id={index}", f"--query-gpu={query}", "--format=csv,noheader,nounits"])
+def _through_smi(uuid: str) -> dict[str, Any]:
+    query = ",".join(_SMI_QUERY.values())
+    identity = f"GPU-{uuid.removeprefix('GPU-')}"
+    line = _output(["nvidia-smi", f"--id={identity}", f"--query-gpu={query}", "--format=csv,noheader,nounits"])
     values = [value.strip() for value in line.splitlines()[0].split(",")] if line else []
-    for position, name in enumerate(_GPU_QUERY):
-        text = values[position] if position < len(values) else ""
+    facts: dict[str, Any] = {}
+    for name, text in zip(_SMI_QUERY, [*values, *[""] * len(_SMI_QUERY)], strict=False):
         try:
             facts[name] = text or None if name == "driver" else float(text)
         except ValueError:
@@ -173,47 +203,3 @@ def available_memory_bytes() -> int:
 def has_cpp_compiler() -> bool:
     """Whether torch.compile finds what it needs on the CPU."""
     return any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "g++", "clang++"))
-
-
-# Square sizes large enough to be compute-bound, and near the shapes of the workloads.
-_MATRIX_SIZES = (1024, 2048, 3072)
-_COPY_BYTES = 512 << 20
-
-
-def calibrate_cpu() -> Roofline:
-    """Measure this machine's bfloat16 matrix rate and copy bandwidth, in about three seconds.
-
-    The best of several repetitions and sizes is taken: a bound must not be beaten by a good moment. The
-    copy counts bytes read plus bytes written, of memory well over the last-level cache.
-    """
-    flops = 0.0
-    for size in _MATRIX_SIZES:
-        a, b = (torch.randn(size, size).to(torch.bfloat16) for _ in range(2))
-        for right in (b, b.T):
-            seconds = _best_s(lambda a=a, right=right: a @ right, 0.3)  # type: ignore[misc]
-            flops = max(flops, 2 * size**3 / seconds)
-    source = torch.ones(_COPY_BYTES, dtype=torch.uint8)
-    destination = torch.ones_like(source)
-    bandwidth = 2 * _COPY_BYTES / _best_s(lambda: destination.copy_(source), 0.8)
-    shapes = ", ".join(str(size) for size in _MATRIX_SIZES)
-    return Roofline(
-        device=cpu_name(),
-        label="calibrated",
-        peak_flops=flops,
-        bandwidth=bandwidth,
-        overhead_s=0.0,
-        source=(
-            f"measured at the start of the run with {torch.get_num_threads()} threads: best bf16 square product "
-            f"of {shapes} through PyTorch; best copy of {_COPY_BYTES >> 20} MiB, bytes read and written"
-        ),
-    )
-
-
-def _best_s(call: Callable[[], object], budget_s: float) -> float:
-    call()
-    best, deadline = float("inf"), time.perf_counter() + budget_s
-    while time.perf_counter() < deadline or best == float("inf"):
-        start = time.perf_counter()
-        call()
-        best = min(best, time.perf_counter() - start)
-    return best

@@ -124,3 +124,17 @@ def descendants(root: int) -> list[int]:
         found += below
         waiting += below
     return found
+
+
+def await_stop(pids: list[int]) -> None:
+    """Wait until the processes, which were sent SIGSTOP, have stopped or ended; a second at the most."""
+    deadline = time.monotonic() + 1.0
+    for pid in pids:
+        while time.monotonic() < deadline:
+            try:
+                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                break
+            if state in "TtZX":
+                break
+            time.sleep(0.0001)

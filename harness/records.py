@@ -58,6 +58,13 @@ identity_of: Callable[[object], tuple[object, ...]] = attrgetter(
 )
 
 
+def number(value: object) -> float | None:
+    """A finite number; None for anything else that may stand where one belongs."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= sys.float_info.max:
+        return None
+    return float(value)
+
+
 class RecordError(ValueError):
     """A line is not a record that this version can read; the message says why."""
 
@@ -91,6 +98,7 @@ class Record:
     correctness: Mapping[str, Any] | None
     sol: Mapping[str, Any] | None
     memory: Mapping[str, Any] | None = None
+    referee: Mapping[str, Any] | None = None
     remarks: tuple[str, ...] = ()
     log_tail: str | None = None
     schema: int = SCHEMA
@@ -156,7 +164,9 @@ def _migrated(values: dict[str, Any], schema: int) -> dict[str, Any]:
     return {**values, "schema": SCHEMA}
 
 
-_REQUIRED = [f.name for f in fields(Record) if f.name not in ("unknown_fields", "memory", "remarks", "log_tail")]
+_REQUIRED = [
+    f.name for f in fields(Record) if f.name not in ("unknown_fields", "memory", "referee", "remarks", "log_tail")
+]
 _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "run_id": str,
     "time": str,
@@ -166,6 +176,10 @@ _KINDS: Mapping[str, type | tuple[type, ...]] = {
     "axes": dict,
     "scale": int,
     "kernel": str,
+    "kernel_sha256": (str, type(None)),
+    "author": (str, type(None)),
+    "source": (str, type(None)),
+    "license": (str, type(None)),
     "device": str,
     "environment": dict,
     "protocol": str,

@@ -102,8 +102,14 @@ class Group:
             )
             if found
         )
-        clocks = [f"{mhz:g}" for mhz in _distinct(r.sm_clock_max_mhz for r in self.records)]
-        clock = f"; SM clock up to {_listed(clocks)} MHz, not locked" if clocks else ""
+        clock = "".join(
+            f"; SM clock {how.format(_listed(found))}"
+            for how, found in (
+                ("up to {} MHz, not locked", _clocks(r.sm_clock_max_mhz for r in self.records if not _locked(r))),
+                ("locked at {} MHz", _clocks(r.locked_sm_clock_mhz for r in self.records if _locked(r))),
+            )
+            if found
+        )
         watts = [f"{watt:g}" for watt in _distinct(r.power_limit_w for r in self.records)]
         power = f"; power limit {_listed(watts)} W" if watts else ""
         days = sorted({r.time[:10] for r in self.records})
@@ -150,11 +156,11 @@ def groups(records: Iterable[Figures]) -> list[Group]:
     return titled
 
 
-def side_by_side(kernels: Mapping[str, Sequence[Figures]]) -> Iterator[SideBySide]:
-    """Tables of at most `KERNELS_PER_TABLE` kernels, each with the cases that its kernels have."""
+def side_by_side(kernels: Mapping[str, Sequence[Figures]], per_table: int = KERNELS_PER_TABLE) -> Iterator[SideBySide]:
+    """Tables of at most `per_table` kernels, each with the cases that its kernels have."""
     names = list(kernels)
-    for start in range(0, len(names), KERNELS_PER_TABLE):
-        chosen = names[start : start + KERNELS_PER_TABLE]
+    for start in range(0, len(names), per_table):
+        chosen = names[start : start + per_table]
         cells: dict[str, dict[str, Figures]] = {}
         for name in chosen:
             for record in kernels[name]:
@@ -219,6 +225,14 @@ def markdown(records: Iterable[Figures]) -> str:
 def _distinct(values: Iterable[T | None]) -> list[T]:
     """Each value once, in order of first appearance, without None."""
     return [value for value in dict.fromkeys(values) if value is not None]
+
+
+def _locked(record: Figures) -> bool:
+    return record.locked_sm_clock_mhz is not None
+
+
+def _clocks(mhz: Iterable[float | None]) -> list[str]:
+    return [f"{value:g}" for value in _distinct(mhz)]
 
 
 def _listed(texts: Sequence[str], separator: str = ", ") -> str:

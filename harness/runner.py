@@ -12,9 +12,11 @@ from typing import Any, Protocol
 
 import torch
 
-from harness import evaluation, inputs, machine, sol
+from harness import cache, evaluation, gpu_state, inputs, machine, sol
+from harness.calls import HELD_BACKEND, Line
 from harness.catalog import Kernel
-from harness.evaluation import Evaluation, Outcome
+from harness.evaluation import Evaluation, Outcome, Started
+from harness.hold import Gate
 from harness.machine import Target
 from harness.records import Record, Status
 from harness.session import Session, WorkerFailure
@@ -23,7 +25,7 @@ from harness.spec import Case, ProtocolModel, Workload
 
 # After so many timeouts in a row a kernel's remaining cases are skipped instead of waited for.
 TIMEOUTS_IN_A_ROW = 2
-# A worker's private memory on the CPU may grow to this share of what is available.
+# A worker's private host memory may grow to this share of what is available.
 MEMORY_SHARE = 0.8
 
 
@@ -65,6 +67,11 @@ class Runner:
         self.options, self.observer = options, observer
         self.run_id = uuid.uuid4().hex
         self._known: list[Record] = list(earlier)
+        chosen = options.protocol
+        self._make_cold: Callable[[], object] = lambda: None
+        if chosen.cold_cache:
+            self._make_cold = cache.flusher(options.target.device, chosen.flush, chosen.flush_multiple)
+        self._gpu = gpu_state.of_device(options.target.device) if options.target.kind == "cuda" else None
 
     def run(self, plans: Sequence[Plan], skip: Callable[[Record], bool] = lambda _: False) -> Iterator[Record]:
         """Yield one record per kernel and case. `skip` sees an empty record first and may pass it over."""
@@ -84,7 +91,7 @@ class Runner:
         self, workload: Workload, kernel: Kernel, cases: Sequence[Case], reference: ModuleType
     ) -> Iterator[Record]:
         session: Session | None = None
-        floor_ms: float | None = None
+        started: Started | None = None
         timeouts = 0
         giving_up: Outcome | None = self._unfit(kernel)
         try:
@@ -92,20 +99,21 @@ class Runner:
                 self.observer.begin(kernel.name, workload.name, case.id)
                 outcome = giving_up or self._no_room(case)
                 if outcome is None:
-                    if session is None:
+                    if session is None or started is None:
                         self.observer.stage("starting")
                         session = Session()
                         try:
-                            floor_ms = self._start(session, kernel)
+                            started = self._start(session, kernel)
                         except WorkerFailure as failure:
                             # What fails on loading fails for every case alike.
                             giving_up = outcome = Outcome(failure.status, failure.reason, failure.log_tail)
-                    if outcome is None:
+                    if outcome is None and started is not None:
                         session.allow(self.options.timeout_s)
-                        outcome = self._evaluate(workload, case, reference, session, floor_ms)
+                        outcome = self._evaluate(workload, case, reference, started)
+                    assert outcome is not None
                     if outcome.status is not Status.PASSED:
                         session.close()
-                        session = None
+                        session = started = None
                     timeouts = timeouts + 1 if outcome.status is Status.TIMEOUT else 0
                     if timeouts == TIMEOUTS_IN_A_ROW:
                         reason = f"skipped after {timeouts} timeouts in a row"
@@ -115,29 +123,45 @@ class Runner:
             if session is not None:
                 session.close()
 
-    def _evaluate(
-        self, workload: Workload, case: Case, reference: ModuleType, session: Session, floor_ms: float | None
-    ) -> Outcome:
+    def _evaluate(self, workload: Workload, case: Case, reference: ModuleType, started: Started) -> Outcome:
         chosen = self.options
         try:
             return Evaluation(
-                workload, case, reference, chosen.target.device, chosen.protocol, chosen.seed, self.observer.stage
-            ).run(session, floor_ms, chosen.check_only)
+                workload,
+                case,
+                reference,
+                chosen.target.device,
+                chosen.protocol,
+                chosen.seed,
+                self.observer.stage,
+                self._gpu,
+            ).run(started, chosen.check_only)
         except torch.OutOfMemoryError:
             return Outcome(Status.SKIPPED, "the judge's inputs and reference do not fit into the GPU's memory")
 
-    def _start(self, session: Session, kernel: Kernel) -> float | None:
-        on_cpu = self.options.target.kind == "cpu"
+    def _start(self, session: Session, kernel: Kernel) -> Started:
+        """Start the worker, read what a call of nothing takes, and load the kernel. Raises `WorkerFailure`."""
+        target, protocol = self.options.target, self.options.protocol
         session.allow(self.options.timeout_s)
-        started = session.ask(
-            {
-                "op": "start",
-                "device": str(self.options.target.device),
-                "backend": self.options.protocol.backend,
-                "cold_cache": self.options.protocol.cold_cache,
-                "memory_limit_bytes": int(MEMORY_SHARE * machine.available_memory_bytes()) if on_cpu else None,
-            }
-        )
+        backends = [protocol.backend, *protocol.also]
+        gate = Gate(target.device) if HELD_BACKEND in backends else None
+        try:
+            started = session.ask(
+                {
+                    "op": "start",
+                    "device": str(target.device),
+                    "backends": backends,
+                    "flush": {"how": protocol.flush, "multiple": protocol.flush_multiple}
+                    if protocol.cold_cache
+                    else None,
+                    "memory_limit_bytes": int(MEMORY_SHARE * machine.available_memory_bytes()),
+                },
+                (gate.descriptor,) if gate else (),
+            )
+        finally:
+            if gate:
+                gate.close()
+        line = Line(session, gate, target.device, backends, self._make_cold)
         session.ask(
             {
                 "op": "load",
@@ -146,8 +170,7 @@ class Runner:
                 "destination_passing_style": kernel.model.destination_passing_style,
             }
         )
-        floor = started["floor_ms"]
-        return None if floor is None else float(floor)
+        return Started(line, started["floors_ms"], started["empty_ms"])
 
     def _unfit(self, kernel: Kernel) -> Outcome | None:
         kind = self.options.target.kind
@@ -197,6 +220,7 @@ class Runner:
             correctness=outcome.correctness,
             sol=self._sol(workload, kernel, case, outcome),
             memory=outcome.memory,
+            referee=outcome.referee,
             remarks=tuple(outcome.remarks),
             log_tail=outcome.log_tail,
         )

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
-from harness import reaper
+from harness import reaper, sandbox
 from harness.channel import CHANNEL_VARIABLE, ChannelClosed, ChannelTimeout, Message, pair
 from harness.records import Status
 
@@ -22,6 +24,8 @@ _KEPT = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV
 _KEPT_PREFIXES = ("CUDA_", "NVIDIA_", "OMP_", "MKL_", "OPENBLAS_", "GOMP_", "KMP_", "TRITON_INTERPRET")
 _GRACE_S = 3.0
 _LOG_LINES = 15
+# How often to see how many processes and files a worker that does not answer has made.
+_LOOK_S = 0.5
 
 
 class WorkerFailure(Exception):
@@ -39,6 +43,10 @@ _STATUS_OF = {
 }
 
 
+# Of all sessions that are open in this process.
+_supervisors: set[int] = set()
+
+
 class Session:
     """A worker with a temporary folder of its own. Use as a context manager; nothing outlives it."""
 
@@ -49,6 +57,8 @@ class Session:
         self._log = self._folder / "log"
         self._channel, theirs = pair()
         self._allowed_s = self._left_s = float("inf")
+        self._nonce = ""
+        self._next_look = 0.0
         work = self._folder / "work"
         work.mkdir()
         with self._log.open("wb") as log, theirs:
@@ -62,6 +72,7 @@ class Session:
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )
+        _supervisors.add(self._process.pid)
 
     def allow(self, seconds: float) -> None:
         """Set how long the worker may take for the requests that follow, all together."""
@@ -69,23 +80,96 @@ class Session:
 
     def ask(self, message: Message, descriptors: tuple[int, ...] = ()) -> Message:
         """One request and its reply. Raises `WorkerFailure` when the worker fails, dies or is late."""
-        started = time.monotonic()
+        self.tell(message, descriptors)
+        reply = self.hear()
+        assert reply is not None
+        return reply
+
+    def tell(self, message: Message, descriptors: tuple[int, ...] = ()) -> None:
+        """A request whose replies `hear` gives. Raises `WorkerFailure` when the worker is gone."""
+        self._nonce = secrets.token_hex(16)
         try:
-            self._channel.send(message, descriptors)
-            reply, _ = self._channel.receive(max(self._left_s, 0.001), lambda: self._process.poll() is None)
+            self._channel.send({**message, "nonce": self._nonce}, descriptors)
+        except ChannelClosed:
+            raise self._death() from None
+
+    def go_on(self) -> None:
+        """Let the worker, which waits in the middle of a request, continue."""
+        try:
+            self._channel.send({"nonce": self._nonce})
+        except ChannelClosed:
+            raise self._death() from None
+
+    def hear(self, patience_s: float = float("inf")) -> Message | None:
+        """The next reply to the latest request; None when it takes longer than `patience_s`.
+
+        Raises `WorkerFailure` when the worker fails, dies, answers something else, or uses up what it was
+        allowed.
+        """
+        started = time.monotonic()
+        self._next_look = started + _LOOK_S
+        allowed_s = max(self._left_s, 0.001)
+        try:
+            reply, _ = self._channel.receive(min(allowed_s, patience_s), self._is_well)
         except ChannelTimeout:
-            reason = f"the kernel's process used up its {self._allowed_s:g} s for this case (--timeout)"
-            raise WorkerFailure(Status.TIMEOUT, reason, self._tail()) from None
+            if patience_s < allowed_s:
+                self._left_s -= time.monotonic() - started
+                return None
+            raise self._timeout() from None
         except ChannelClosed:
             raise self._death() from None
         self._left_s -= time.monotonic() - started
         if self._process.poll() is not None:
             raise self._death()  # a reply from a process whose supervisor is gone counts for nothing
+        if reply.get("nonce") != self._nonce:
+            reason = "a reply came that answers no request: the kernel wrote to the harness's channel"
+            raise WorkerFailure(Status.REWARD_HACK, reason, self._tail())
         error = reply.get("error")
         if error is not None:
             status = _STATUS_OF.get(error.get("kind"), Status.RUNTIME_ERROR)
             raise WorkerFailure(status, str(error.get("text"))[:600], self._tail())
         return reply
+
+    def spend(self, seconds: float) -> None:
+        """Charge time that the worker took while nobody listened. Raises `WorkerFailure` when too much is spent."""
+        self._left_s -= seconds
+        if self._left_s <= 0:
+            raise self._timeout()
+
+    def _timeout(self) -> WorkerFailure:
+        reason = f"the kernel's process used up its {self._allowed_s:g} s for this case (--timeout)"
+        return WorkerFailure(Status.TIMEOUT, reason, self._tail())
+
+    @contextlib.contextmanager
+    def stopped(self) -> Iterator[None]:
+        """While this holds, no process of the worker's runs."""
+        stopped: list[int] = []
+        try:
+            while new := [pid for pid in reaper.descendants(self._process.pid) if pid not in stopped]:
+                for pid in new:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGSTOP)
+                stopped += new
+                reaper.await_stop(new)
+            yield
+        finally:
+            for pid in reversed(stopped):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+
+    def _is_well(self) -> bool:
+        """Whether the worker's supervisor is alive; raises `WorkerFailure` when the worker takes too much."""
+        now = time.monotonic()
+        if now >= self._next_look:
+            # Looking costs milliseconds, so it is done when nothing has come for a while.
+            self._next_look = now + _LOOK_S
+            if (count := len(reaper.descendants(self._process.pid))) > sandbox.PROCESSES:
+                reason = f"the kernel started {count} processes; {sandbox.PROCESSES} are allowed"
+                raise WorkerFailure(Status.RUNTIME_ERROR, reason, self._tail())
+            if (size := _folder_bytes(self._folder)) > sandbox.FOLDER_BYTES:
+                reason = f"the kernel wrote {size >> 30} GiB of files; {sandbox.FOLDER_BYTES >> 30} GiB are allowed"
+                raise WorkerFailure(Status.RUNTIME_ERROR, reason, self._tail())
+        return self._process.poll() is None
 
     def _death(self) -> WorkerFailure:
         try:
@@ -124,9 +208,10 @@ class Session:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+        _supervisors.discard(self._process.pid)
         if self._process.returncode < 0:
             # The supervisor did not end by itself, so what it watched over is ours now.
-            reaper.kill_descendants(self._others)
+            reaper.kill_descendants(self._others | _supervisors)
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def __enter__(self) -> Session:
@@ -136,6 +221,16 @@ class Session:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _folder_bytes(folder: Path) -> int:
+    """What the files below a folder take on the disk; files that come and go meanwhile may be left out."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(os.path.join(place, name)).st_blocks * 512
+    return total
 
 
 def _environment(given: Mapping[str, str], work: Path, descriptor: int) -> dict[str, str]:

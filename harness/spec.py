@@ -95,7 +95,7 @@ DTYPE_BYTES: Mapping[str, int] = {
     "int32": 4,
     "int64": 8,
 }
-Backend = Literal["queued", "events", "host"]
+Backend = Literal["queued", "cupti", "events", "host"]
 
 
 class Strict(BaseModel):
@@ -171,6 +171,17 @@ class CaseModel(Strict):
     published: PublishedCaseModel | None = None
 
 
+class SliceModel(Strict):
+    """A part of the question that can be asked by itself: `take` says how many indices of which axes.
+
+    With those indices alone in every input that has the axes, the reference's `outputs` are the same indices
+    of the whole ones. It lets the judge check a random part of every timed call at little cost.
+    """
+
+    take: Annotated[dict[AxisName, Count], Field(min_length=1)]
+    outputs: Annotated[list[AxisName], Field(min_length=1)]
+
+
 class CpuModel(Strict):
     """How much the scalable axes shrink on a machine without a GPU."""
 
@@ -191,6 +202,7 @@ class WorkloadModel(Strict):
     inputs: Annotated[dict[AxisName, InputModel], Field(min_length=1)]
     outputs: Annotated[dict[AxisName, OutputModel], Field(min_length=1)]
     tolerance: ToleranceModel = ToleranceModel()
+    slices: list[SliceModel] = []
     work: WorkModel
     baseline_kernel: Name = "eager"
     cases: Annotated[list[CaseModel], Field(min_length=1)]
@@ -382,6 +394,7 @@ class Workload:
                 raise self._error(("inputs", name), problem, "give one of normal, uniform, constant, derived_by")
             if name in model.outputs:
                 raise self._error(("outputs", name), "is also an input", "give it a name of its own")
+        self._check_slices()
         for group in ("id", "uuid"):
             seen: dict[object, int] = {}
             for index, case in enumerate(model.cases):
@@ -416,6 +429,26 @@ class Workload:
                         problem = f'"{tensor.normal}" comes to {float(spread):g}'
                         raise self._error(("inputs", name, "normal"), problem, "give a standard deviation above 0")
 
+    def _check_slices(self) -> None:
+        model, seen = self.model, dict[str, int]()
+        for index, part in enumerate(model.slices):
+            for position, name in enumerate(part.outputs):
+                place: Path_ = ("slices", index, "outputs", position)
+                if name not in model.outputs:
+                    raise unknown_name("output", name, model.outputs, f"{self.document.place(place)}: {dotted(place)}")
+                if name in seen:
+                    raise self._error(place, f'"{name}" stands in slices[{seen[name]}] already', "name it once")
+                seen[name] = index
+                if not set(part.take) & set(model.outputs[name].shape):
+                    problem = f'"{name}" has none of the axes {", ".join(part.take)}'
+                    raise self._error(place, problem, "take indices of an axis that is one of its sizes")
+            for axis in part.take:
+                if not any(axis in tensor.shape for tensor in model.inputs.values()):
+                    problem = f'"{axis}" is a size of no input'
+                    raise self._error(("slices", index, "take", axis), problem, "take an axis of the inputs' shapes")
+        if model.slices and (missing := [name for name in model.outputs if name not in seen]):
+            raise self._error(("slices",), f'"{missing[0]}" is in none of them', "add it, or leave slices out")
+
 
 # --- protocols, devices, suites, kernels ---------------------------------------------------------
 
@@ -429,12 +462,16 @@ class RoundsModel(Strict):
 
 
 class SamplesModel(Strict):
-    """Timed iterations: `samples` of them, fewer (but `at_least`) once `budget_s` is spent."""
+    """Timed iterations: `samples` of them, fewer (but `at_least`) once `budget_s` is spent or the median is known.
+
+    It is known when half its 95% confidence interval is at most `half_width` of it; null asks for all samples.
+    """
 
     warmup: Annotated[Whole, Field(ge=0)]
     samples: Count
     at_least: Count
     budget_s: Positive
+    half_width: Positive | None = None
 
 
 class ProtocolModel(Strict):
@@ -445,7 +482,12 @@ class ProtocolModel(Strict):
     seed: Annotated[Whole, Field(ge=0, lt=2**63)]
     correctness: RoundsModel
     timing: SamplesModel
+    # Backends that time the same case too, after the one that gives the latency.
+    also: list[Backend] = []
     cold_cache: Flag
+    # How the cache is made cold: by reading a buffer of so many times its size, or by writing zeros to it.
+    flush: Literal["read", "zero"] = "read"
+    flush_multiple: Count = 4
     # Every so many timed iterations the inputs get new content; their addresses are new each time.
     fresh_content_every: Count
 
@@ -470,8 +512,8 @@ class DeviceModel(Strict):
     name: Text
     # What the driver calls such a card, to the letter: a longer name can be another card.
     driver_names: Annotated[list[Text], Field(min_length=1)]
-    compute_capability: Text
-    sm_count: Count
+    compute_capability: Text | None = None
+    sm_count: Count | None = None
     l2_bytes: Count | None = None
     rooflines: Annotated[dict[Name, RooflineModel], Field(min_length=1)]
     default_roofline: Name
@@ -482,6 +524,10 @@ class DeviceModel(Strict):
             known = ", ".join(self.rooflines)
             raise ValueError(f'default_roofline "{self.default_roofline}" is not one of rooflines; take {known}')
         return self
+
+    def answers_to(self, name: str) -> bool:
+        """Whether `name` is the device's own or one that a driver gives it."""
+        return name.lower() in {self.name.lower(), *(known.lower() for known in self.driver_names)}
 
     def roofline(self, label: str | None = None) -> Roofline:
         """The pair of peak rates of that label, by default the device's own. Raises `InputError`."""

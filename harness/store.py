@@ -88,12 +88,18 @@ def record_of(line: bytes) -> Record:
 
 def read_as(path: Path, parse: Callable[[bytes], T]) -> tuple[list[T], list[BadLine]]:
     """As `read`, with what `parse` makes of each line; it raises `RecordError` for a bad one."""
-    found: list[T] = []
+    found, bad = read_numbered(path, parse)
+    return [value for _, value in found], bad
+
+
+def read_numbered(path: Path, parse: Callable[[bytes], T]) -> tuple[list[tuple[int, T]], list[BadLine]]:
+    """As `read_as`, with the number of each line."""
+    found: list[tuple[int, T]] = []
     bad: list[BadLine] = []
     try:
         for number, line in _lines(path):
             try:
-                found.append(parse(line))
+                found.append((number, parse(line)))
             except RecordError as error:
                 bad.append(BadLine(path, number, str(error)))
     except OSError as error:

@@ -26,6 +26,20 @@ def format_share(share: float | None, digits: int = 1) -> str:
     return ABSENT if share is None else f"{share * 100:.{digits}f}%"
 
 
+def format_bytes(count: float) -> str:
+    """A size in binary units, in three significant digits or more: `60.0 MiB`, `139.8 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def slug(text: str) -> str:
+    """A text as the name of a file or folder: `NVIDIA H200` becomes `nvidia_h200`."""
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_") or "unknown"
+
+
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Escaped cells; the first column to the left, the others to the right."""
     align = [":--" if index == 0 else "--:" for index in range(len(headings))]
@@ -39,6 +53,11 @@ def escaped(text: str) -> str:
     text = one_line(text)
     # Most cells are figures, and looking is six times as fast as replacing.
     return _MARKUP.sub(r"\\\g<0>", text) if _MARKUP.search(text) else text
+
+
+def sound(text: str) -> str:
+    """Text that can be written as UTF-8: a lone surrogate, which JSON can hold, becomes a question mark."""
+    return text if text.isascii() else text.encode("utf-8", errors="replace").decode()
 
 
 def one_line(text: str) -> str:

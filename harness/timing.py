@@ -1,14 +1,14 @@
 """How long does one call take: the timing backends, as used inside the worker.
 
-Each times one call at a time, with the cache made cold first, and says what it saw. Which number counts
-and how many are taken is decided elsewhere.
+Each times one call at a time and says what it saw. The judge makes the cache cold before; which number counts
+and how many are taken is decided elsewhere too.
 """
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 # Bound before any candidate is loaded: one that replaces time.perf_counter_ns changes nothing here.
 from time import perf_counter_ns
@@ -16,32 +16,42 @@ from typing import Any, Protocol
 
 import torch
 
+from harness import driver
+from harness.driver import Event
+from harness.hold import HeldQueue
+from harness.sample import Sample
+
 Call = Callable[[], Any]
 
-# Reading several times the cache's size leaves none of the inputs in it, and no dirty lines that the timed
-# call would have to write back.
-CACHE_MULTIPLE = 4
-# Used where the size of the last-level cache cannot be read.
-FALLBACK_CACHE_BYTES = 64 << 20
+# How far work on other streams must outlast the call's own one before it counts: this much, or this share.
+OTHER_STREAMS_MS = 0.003
+OTHER_STREAMS_SHARE = 0.03
+# On the CPU no more than this: the caches that servers share are larger, and reading them several times over would
+# take longer than most calls.
+CPU_FLUSH_BYTES = 512 << 20
+_FLOOR_READINGS = 15
 
-
-@dataclass(frozen=True)
-class Sample:
-    """One timed call.
-
-    time_ms: the time, by the backend's meaning.
-    held: for `queued`, whether every launch was in the queue before the first one ran.
-    """
-
-    time_ms: float
-    held: bool | None = None
+median = statistics.median
 
 
 class Timer(Protocol):
-    """One backend, ready for a device."""
+    """One backend, ready for a device; times a call whose inputs are there before it begins."""
 
-    def measure(self, call: Call) -> tuple[Any, Sample]:
-        """Run `call` once; its result and its time."""
+    def prepare(self) -> None:
+        """Make the device idle, before the inputs are there."""
+        ...
+
+    def run(self, call: Call) -> Any:
+        """Run `call` once; its result. The device is idle afterwards."""
+        ...
+
+    def read(self) -> Sample:
+        """The time of the call that `run` made."""
+        ...
+
+    @property
+    def least_call(self) -> Call:
+        """The least that this backend can time."""
         ...
 
     def floor_ms(self) -> float | None:
@@ -49,131 +59,153 @@ class Timer(Protocol):
         ...
 
 
-def make(backend: str, device: torch.device, cold_cache: bool) -> Timer:
-    """The named backend for the device. Raises `ValueError` for a pair that does not go together."""
-    flush: Call = _flusher(device) if cold_cache else lambda: None
+def make(backend: str, device: torch.device) -> Timer:
+    """The named backend for the device. Raises `ValueError` for a pair that does not go together.
+
+    For `queued` this is what times a kernel that cannot be held; `Held` does the rest.
+    """
     if backend == "host":
-        return HostTimer(device, flush)
-    if device.type == "cuda" and backend == "events":
-        return EventTimer(flush)
-    if device.type == "cuda" and backend == "queued":
-        return QueuedTimer(flush)
+        return HostTimer(device)
+    if device.type == "cuda" and backend in ("events", "queued"):
+        return EventTimer(held=False if backend == "queued" else None)
     raise ValueError(f"the backend {backend} does not work on {device.type}")
-
-
-def _flusher(device: torch.device) -> Callable[[], Any]:
-    if device.type == "cuda":
-        nbytes = torch.cuda.get_device_properties(device).L2_cache_size
-    else:
-        nbytes = _last_level_cache_bytes()
-    # Written once, because memory that was never written is one shared page of zeros that stays in cache.
-    buffer = torch.ones(CACHE_MULTIPLE * nbytes // 4, dtype=torch.int32, device=device)
-    return buffer.max
-
-
-def _last_level_cache_bytes() -> int:
-    sizes = [FALLBACK_CACHE_BYTES // 4]
-    for file in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
-        text = file.read_text().strip()
-        unit = {"K": 1 << 10, "M": 1 << 20}.get(text[-1:], 1)
-        if text.rstrip("KM").isdigit():
-            sizes.append(int(text.rstrip("KM")) * unit)
-    return max(sizes)
 
 
 class HostTimer:
     """The host's monotonic clock around the call, the device idle before and after."""
 
-    def __init__(self, device: torch.device, flush: Call) -> None:
-        self._flush = flush
-        self._synchronize: Call = torch.cuda.synchronize if device.type == "cuda" else lambda: None
+    def __init__(self, device: torch.device) -> None:
+        on_gpu = device.type == "cuda"
+        self._synchronize: Call = torch.cuda.synchronize if on_gpu else lambda: None
+        # A launch of next to nothing, because the GPU has to turn from the judge to this process first.
+        self._touch: Call = partial(torch.cuda._sleep, 1) if on_gpu else lambda: None
+        self._ms = 0.0
+        self.least_call: Call = lambda: None
 
-    def measure(self, call: Call) -> tuple[Any, Sample]:
-        self._flush()
+    def prepare(self) -> None:
         self._synchronize()
-        start = perf_counter_ns()
+
+    def run(self, call: Call) -> Any:
+        self._touch()
+        self._synchronize()
+        start_ns = perf_counter_ns()
         result = call()
         self._synchronize()
-        return result, Sample((perf_counter_ns() - start) / 1e6)
+        self._ms = (perf_counter_ns() - start_ns) / 1e6
+        return result
+
+    def read(self) -> Sample:
+        return Sample(self._ms)
 
     def floor_ms(self) -> float | None:
         return None
 
 
 class EventTimer:
-    """CUDA events around the call on the current stream: device time plus the host's launch gaps."""
+    """CUDA events around the call: device time plus the host's launch gaps, over all streams."""
 
-    def __init__(self, flush: Call) -> None:
-        self._flush = flush
+    def __init__(self, held: bool | None = None) -> None:
+        self._held = held
+        self._synchronize: Call = torch.cuda.synchronize
+        self._context = driver.current_context()
+        self._stream = torch.cuda.current_stream()
+        self._start, self._end, self._all = Event(), Event(), Event()
+        self._sees_all = driver.has("cuCtxRecordEvent")
+        self.least_call: Call = lambda: None
+        self._all_later_ms = 0.0
+        self._all_later_ms = median(self._readings(lambda: None)[1]) if self._sees_all else 0.0
 
-    def _before(self) -> None:
-        pass
+    def prepare(self) -> None:
+        driver.forget_persisting_l2()
+        self._synchronize()
 
-    def _held(self, start: torch.cuda.Event) -> bool | None:
-        return None
-
-    def measure(self, call: Call) -> tuple[Any, Sample]:
-        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        self._flush()
-        self._before()
-        start.record()
+    def run(self, call: Call) -> Any:
+        queue = driver.handle(self._stream)
+        self._start.record(queue)
         result = call()
-        end.record()
-        held = self._held(start)
-        end.synchronize()
-        return result, Sample(start.elapsed_time(end), held)
+        self._end.record(queue)
+        if self._sees_all:
+            self._all.record_all_streams(self._context)
+        self._synchronize()
+        return result
+
+    def read(self) -> Sample:
+        own_ms = self._end.ms_since(self._start)
+        time_ms, other = with_other_streams(own_ms, self._all_ms(), self._all_later_ms)
+        return Sample(time_ms, self._held, other)
+
+    def _all_ms(self) -> float | None:
+        return self._all.ms_since(self._start) if self._sees_all else None
+
+    def _readings(self, call: Call) -> tuple[list[float], list[float]]:
+        own, later = [], []
+        for _ in range(_FLOOR_READINGS):
+            self.prepare()
+            self.run(call)
+            own.append(self._end.ms_since(self._start))
+            later.append((self._all_ms() or own[-1]) - own[-1])
+        return own, later
 
     def floor_ms(self) -> float | None:
         """The median reading of one launch that does next to nothing."""
-        one = torch.zeros(1, device="cuda")
-        readings = sorted(self.measure(one.zero_)[1].time_ms for _ in range(15))
-        return readings[len(readings) // 2]
+        return median(self._readings(torch.zeros(1, device="cuda").zero_)[0])
 
 
-class QueuedTimer(EventTimer):
-    """Events behind a blocking kernel: the device's time without the host's launch gaps.
+def with_other_streams(own_ms: float, all_ms: float | None, all_later_ms: float) -> tuple[float, bool]:
+    """The time that counts, and whether work on other streams than the call's own had to be waited for.
 
-    The blocking kernel spins while the host enqueues the whole call. When the start event has already
-    happened by the time the last launch is in, the hold was too short: the sample says so, and the next
-    hold is longer. A call that waits for the device never gets ahead of it, whatever the hold.
+    `all_later_ms` is by how much the reading over all streams comes later when there is no such work.
     """
+    if all_ms is None:
+        return own_ms, False
+    corrected_ms = all_ms - all_later_ms
+    if corrected_ms - own_ms > max(OTHER_STREAMS_MS, OTHER_STREAMS_SHARE * own_ms):
+        return corrected_ms, True
+    return own_ms, False
 
-    MIN_HOLD_MS = 0.2
-    MAX_HOLD_MS = 50.0
-    # How much longer than the slowest of the latest enqueuings the next hold is.
-    MARGIN = 3.0
 
-    def __init__(self, flush: Call) -> None:
-        super().__init__(flush)
-        self._recent_ms: list[float] = []
-        self._longer = 1.0
-        self._enqueue_start_ns = 0
-        self._cycles_per_ms = self._spin_rate()
+class Held:
+    """`queued`: a call behind the gate that only the judge opens. See `harness.hold`."""
 
-    @staticmethod
-    def _spin_rate() -> float:
-        cycles = 4_000_000
-        rates = []
-        for _ in range(5):  # the first ones run while the clock is still rising
-            start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            start.record()
-            torch.cuda._sleep(cycles)
-            end.record()
-            end.synchronize()
-            rates.append(cycles / float(start.elapsed_time(end)))
-        return max(rates)
+    def __init__(self, descriptor: int) -> None:
+        self._synchronize: Call = torch.cuda.synchronize
+        self.queue = HeldQueue(descriptor)
+        self._all_later_ms = 0.0
+        own, later = self._readings(lambda: None)
+        self.empty_ms, self._all_later_ms = median(own), median(later)
 
-    @property
-    def hold_ms(self) -> float:
-        wanted = self.MARGIN * self._longer * max(self._recent_ms, default=1.0)
-        return min(max(wanted, self.MIN_HOLD_MS), self.MAX_HOLD_MS)
+    def begin(self, ticket: int, hold_all_streams: bool) -> None:
+        """Queue everything that comes before the call."""
+        self._synchronize()  # nothing of an earlier call may still run
+        driver.forget_persisting_l2()
+        self.queue.begin(ticket, hold_all_streams)
 
-    def _before(self) -> None:
-        torch.cuda._sleep(int(self.hold_ms * self._cycles_per_ms))
-        self._enqueue_start_ns = perf_counter_ns()
+    def sample(self) -> Sample:
+        """The time of the call that has just gone through."""
+        self._synchronize()
+        reading = self.queue.reading()
+        time_ms, other = with_other_streams(reading.own_ms, reading.all_ms, self._all_later_ms)
+        return Sample(time_ms, True, other)
 
-    def _held(self, start: torch.cuda.Event) -> bool:
-        self._recent_ms = [*self._recent_ms[-4:], (perf_counter_ns() - self._enqueue_start_ns) / 1e6]
-        held = not start.query()
-        self._longer = max(self._longer / 1.5, 1.0) if held else min(self._longer * 2, 64.0)
-        return held
+    def floor_ms(self) -> float:
+        """The median reading of one launch that does next to nothing."""
+        return median(self._readings(torch.zeros(1, device="cuda").zero_)[0])
+
+    def _readings(self, call: Call) -> tuple[list[float], list[float]]:
+        own, later = [], []
+        # What is launched for the first time is loaded first, and loading waits for what is queued.
+        call()
+        self.queue.load()
+        self._synchronize()
+        for ticket in range(1, _FLOOR_READINGS + 1):
+            self.begin(ticket, hold_all_streams=False)
+            call()
+            self.queue.end()
+            self.queue.copied()
+            self.queue.open_from_inside()
+            self._synchronize()
+            reading = self.queue.reading()
+            own.append(reading.own_ms)
+            later.append((reading.all_ms or reading.own_ms) - reading.own_ms)
+        self.queue.close_from_inside()
+        return own, later

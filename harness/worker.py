@@ -12,17 +12,21 @@ import os
 import resource
 import socket
 import sys
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from harness import reaper
+from harness import reaper, sandbox
 from harness.channel import CHANNEL_VARIABLE, Channel, ChannelClosed, Message
 
 if TYPE_CHECKING:
     import torch
 
     from harness.arena import Arena
-    from harness.timing import Timer
+    from harness.integrity import Integrity
+    from harness.sample import Sample
+    from harness.timing import Held, Timer
 
 # PyTorch's CPU allocator has no exception type of its own, only its name in a RuntimeError's message.
 _CPU_ALLOCATOR_MARK = "DefaultCPUAllocator"
@@ -35,40 +39,88 @@ class Worker:
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
+        self.nonce = ""
         self.device: torch.device
-        self.timer: Timer
+        self.timers: dict[str, Timer] = {}
+        self.held: Held | None = None
+        self.integrity: Integrity
         self.run: Any = None
         self.entry = ""
         self.destination_passing = False
         self.arena: Arena | None = None
         self.inputs: list[Any] = []
         self.outputs: list[Any] = []
+        # The outputs of the last correctness round, so that no honest allocator gives their memory away.
+        self.earlier: list[torch.Tensor] = []
 
     def serve(self) -> None:
         """Answer messages until the judge hangs up."""
-        handlers = {"start": self.start, "load": self.load, "open": self.open, "call": self.call, "close": self.close}
+        handlers = {
+            "start": self.start,
+            "rehearse": self.rehearse,
+            "load": self.load,
+            "open": self.open,
+            "call": self.call,
+            "close": self.close,
+        }
         while True:
             message, descriptors = self.channel.receive()
+            # Every reply carries the number that the judge drew for this request, so that none can be older.
+            self.nonce = message["nonce"]
             try:
                 reply = handlers[message["op"]](message, descriptors)
             except BaseException as error:  # also SystemExit: a candidate may call sys.exit
                 reply = {"error": _describe(error, self.entry)}
-            self.channel.send(reply)
+            self.say(reply)
 
-    def start(self, message: Message, _: tuple[int, ...]) -> Message:
+    def say(self, reply: Message) -> None:
+        self.channel.send({**reply, "nonce": self.nonce})
+
+    def start(self, message: Message, descriptors: tuple[int, ...]) -> Message:
         """Choose the device and set up timing; imports torch."""
-        if limit := message["memory_limit_bytes"]:
-            # Private memory that can be written: shared mappings and reserved addresses do not count.
-            resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
         import torch
 
         from harness import timing
+        from harness.integrity import Integrity
 
         self.device = torch.device(message["device"])
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
-        self.timer = timing.make(message["backend"], self.device, message["cold_cache"])
-        return {"floor_ms": self.timer.floor_ms()}
+            torch.zeros(1, device=self.device)  # makes the context current
+        if descriptors:
+            self.held = timing.Held(descriptors[0])
+        for backend in message["backends"]:
+            self.timers[backend] = self._timer(backend)
+        self.integrity = Integrity()
+        floors_ms = {backend: timer.floor_ms() for backend, timer in self.timers.items()}
+        if self.held:
+            floors_ms["queued"] = self.held.floor_ms()
+        # Private memory that can be written, beyond what is there now: shared mappings and reserved addresses do
+        # not count.
+        limit = message["memory_limit_bytes"] + _private_bytes()
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+        return {
+            "floors_ms": floors_ms,
+            "empty_ms": self.held.empty_ms if self.held else None,
+            "sees_all_streams": self.held.queue.sees_all_streams if self.held else None,
+        }
+
+    def _timer(self, backend: str) -> Timer:
+        from harness import cupti, timing
+
+        return cupti.CuptiTimer() if backend == "cupti" else timing.make(backend, self.device)
+
+    def rehearse(self, message: Message, _: tuple[int, ...]) -> Message:
+        """A call of nothing, before any candidate is loaded: what the judge's clock reads without one."""
+        least = None if message["ticket"] else self.timers[message["backend"]].least_call
+
+        def call() -> _Returned:
+            if least:
+                least()
+            return _Returned("nothing", None, None)
+
+        sample = self._timed(message, call, [])[1]
+        return {"time_ms": sample.time_ms}
 
     def load(self, message: Message, _: tuple[int, ...]) -> Message:
         """Import the candidate."""
@@ -111,29 +163,70 @@ class Worker:
         arguments = self.arena.inputs(self.inputs, message["call"])
         places = self.arena.outputs(self.outputs)
         names = [tensor.name for tensor in self.outputs]
-        if self.destination_passing:
-            arguments += places
-        with torch.no_grad():
-            returned, sample = self.timer.measure(lambda: self.run(*arguments))
+
+        def call() -> _Returned:
             if self.destination_passing:
-                returned = places
-            items = _items(returned, names)
-            if items is not None:
-                for place, item in zip(places, items, strict=False):
-                    if isinstance(item, torch.Tensor) and item is not place and item.shape == place.shape:
-                        place.copy_(item)
-        if self.device.type == "cuda":
-            torch.cuda.synchronize()
-        return {
+                self.run(*arguments, *places)
+                return _Returned("tuple", None, list(places))
+            return _unpacked(self.run(*arguments), names)
+
+        with torch.no_grad():
+            returned, sample = self._timed(message, call, [] if self.destination_passing else places)
+        tensors = {
+            name: item
+            for name, item in zip(names, returned.items or [], strict=False)
+            if self.integrity.is_plain(item) and not any(item is place for place in places)
+        }
+        given = dict(zip((tensor.name for tensor in self.inputs), arguments, strict=True))
+        facts = {
             "time_ms": sample.time_ms,
             "held": sample.held,
-            "returned": _describe_returned(returned, items, names),
+            "other_streams": sample.other_streams,
+            "detail": sample.detail,
+            "returned": returned.described(len(names) + 8, self.integrity),
+            **self.integrity.facts(tensors, given, places, self.earlier),
         }
+        if message["keep_outputs"]:
+            self.earlier = list(tensors.values())
+        elif self.earlier:
+            self.earlier = []
+        return facts
+
+    def _timed(
+        self, message: Message, call: Callable[[], _Returned], places: list[torch.Tensor]
+    ) -> tuple[_Returned, Sample]:
+        """Make one call as the judge asks, tell it when the call is over, and copy the outputs to `places`."""
+        if message["ticket"] is None:
+            timer = self.timers[message["backend"]]
+            timer.prepare()
+            self.say({"state": "ready"})
+            self.channel.receive()
+            returned: _Returned = timer.run(call)
+            self.say({"state": "ended"})
+            self._copy(returned, places)
+            if self.device.type == "cuda":
+                self.integrity.synchronize()
+            return returned, timer.read()
+        assert self.held is not None
+        self.held.begin(message["ticket"], message["hold_all_streams"])
+        returned = call()
+        self.held.queue.end()
+        self.integrity.back_to(self.held.queue.stream)
+        self._copy(returned, places)
+        self.held.queue.copied()
+        self.say({"state": "queued"})
+        return returned, self.held.sample()
+
+    def _copy(self, returned: _Returned, places: list[torch.Tensor]) -> None:
+        for place, item in zip(places, returned.items or [], strict=False):
+            if self.integrity.is_plain(item) and item.shape == place.shape:
+                self.integrity.copy(place, item)
 
     def close(self, message: Message, _: tuple[int, ...]) -> Message:
         """Let go of the case's memory, and say how much was needed."""
         import torch
 
+        self.earlier = []
         if self.arena is not None:
             self.arena.close()
             self.arena = None
@@ -143,7 +236,14 @@ class Worker:
             torch.cuda.reset_peak_memory_stats()
         else:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        return {"peak_bytes": peak}
+        return {"peak_bytes": peak, "threads": self.integrity.threads()}
+
+
+def _private_bytes() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmData:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
 class _Shape:
@@ -151,41 +251,54 @@ class _Shape:
         self.name, self.shape, self.dtype = name, tuple(shape), dtype
 
 
-def _items(returned: Any, names: list[str]) -> list[Any] | None:
-    """The returned values as a list, a dict's in the order of `names`; None for anything else."""
-    import torch
+@dataclass(frozen=True)
+class _Returned:
+    """What `run` returned, taken apart: its type's name, names (of a dict's values) and values."""
 
-    if isinstance(returned, torch.Tensor):
-        return [returned]
-    if isinstance(returned, dict):
-        return [returned[name] for name in _keys_in_order(returned, names)]
-    return list(returned) if isinstance(returned, (tuple, list)) else None
+    type: str
+    names: list[str] | None
+    items: list[Any] | None
+
+    def described(self, at_most: int, integrity: Integrity) -> Message:
+        """As facts for the judge; of very many values only the first."""
+        if self.items is None:
+            return {"type": self.type, "names": None, "items": None}
+        items = [_described(item, integrity) for item in self.items[:at_most]]
+        names = self.names and self.names[:at_most]
+        return {"type": self.type, "names": names, "items": items, "count": len(self.items)}
 
 
-def _keys_in_order(returned: dict[Any, Any], names: list[str]) -> list[Any]:
-    return [name for name in names if name in returned] + [key for key in returned if key not in names]
+def _unpacked(returned: Any, names: list[str]) -> _Returned:
+    """The returned values in order, a dict's in the order of `names`.
 
-
-def _describe_returned(returned: Any, items: list[Any] | None, names: list[str]) -> Message:
+    Containers are read as lists, tuples and dicts are, whatever a subclass makes of looking into them.
+    """
     import torch
 
     kind = type(returned).__name__
-    if items is None:
-        return {"type": kind, "names": None, "items": None}
-    described: list[Message] = []
-    for item in items[: len(names) + 8]:
-        facts: Message = {"type": f"{type(item).__module__}.{type(item).__qualname__}"}
-        if isinstance(item, torch.Tensor):
-            facts |= {
-                "shape": list(item.shape),
-                "dtype": str(item.dtype).removeprefix("torch."),
-                "device": item.device.type,
-                "layout": str(item.layout).removeprefix("torch."),
-                "contiguous": item.layout == torch.strided and item.is_contiguous(),
-            }
-        described.append(facts)
-    keys = [str(key) for key in _keys_in_order(returned, names)] if isinstance(returned, dict) else None
-    return {"type": kind, "names": keys and keys[: len(names) + 8], "items": described, "count": len(items)}
+    if isinstance(returned, torch.Tensor):
+        return _Returned(kind, None, [returned])
+    if isinstance(returned, dict):
+        values = {key: value for key, value in dict.items(returned) if type(key) is str}
+        ordered = [name for name in names if name in values] + [name for name in values if name not in names]
+        return _Returned(kind, ordered, [values[name] for name in ordered])
+    if isinstance(returned, tuple):
+        return _Returned(kind, None, list(tuple.__iter__(returned)))
+    return _Returned(kind, None, list(list.__iter__(returned)) if isinstance(returned, list) else None)
+
+
+def _described(item: Any, integrity: Integrity) -> Message:
+    facts: Message = {"type": f"{type(item).__module__}.{type(item).__qualname__}", "plain": False}
+    if integrity.is_tensor(item):
+        facts |= {
+            "plain": integrity.is_plain(item),
+            "shape": list(item.shape),
+            "dtype": str(item.dtype).removeprefix("torch."),
+            "device": item.device.type,
+            "layout": str(item.layout).removeprefix("torch."),
+            "contiguous": str(item.layout) == "torch.strided" and item.is_contiguous(),
+        }
+    return facts
 
 
 def _describe(error: BaseException, entry: str) -> Message:
@@ -221,6 +334,8 @@ def main() -> None:
     with contextlib.suppress(OSError):
         # When the machine's memory runs out, the kernel should end this process, not the judge.
         Path("/proc/self/oom_score_adj").write_text("800")
+    # The judge's supervisor stays outside, where the candidate cannot reach it.
+    sandbox.enter(Path.cwd())
     end = socket.socket(fileno=descriptor)
     end.set_inheritable(False)
     with contextlib.suppress(ChannelClosed):

@@ -11,6 +11,7 @@ from conftest import HONEST, RunKernels
 
 from harness.errors import InputError
 from harness.records import Status
+from harness.session import Session, WorkerFailure
 
 # name: (source, status, part of the reason)
 KERNELS = {
@@ -101,10 +102,19 @@ KERNELS |= {
         Status.INCORRECT_NUMERICAL, "timed call"),
     "replaces_the_clock": (
         "import time\nticks = iter(range(10**9))\ntime.perf_counter_ns = lambda: next(ticks)\n" + HONEST,
-        Status.PASSED, None),
-    "kills_its_supervisor": (
-        "import os, time\ndef run(a, b, bias):\n    if os.fork() == 0:\n        os.setsid(); time.sleep(600)\n"
-        "    os.kill(os.getppid(), 9)\n    time.sleep(600)", Status.RUNTIME_ERROR, "killed its supervisor"),
+        Status.REWARD_HACK, "replaced time.perf_counter_ns"),
+    "defers_its_copies": (
+        "import torch\nfrom torch.utils._python_dispatch import TorchDispatchMode\n"
+        "class Lazy(TorchDispatchMode):\n    def __torch_dispatch__(self, f, types, args=(), kwargs=None):\n"
+        "        return f(*args, **(kwargs or {}))\nLazy().__enter__()\n" + HONEST,
+        Status.REWARD_HACK, "Lazy active"),
+    "returns_an_input": (
+        "def run(a, b, bias):\n    p = a @ b\n    bias += p\n    return p, bias", Status.REWARD_HACK, "shares memory"),
+    "returns_one_twice": (
+        "def run(a, b, bias):\n    p = a @ b\n    return p, p", Status.REWARD_HACK, "shares memory with product"),
+    "leaves_gaps": (
+        "import torch\ndef run(a, b, bias):\n    p = a @ b\n    p[-1, -1] = float('nan')\n    return p, p + bias",
+        Status.INCORRECT_NUMERICAL, "product has 1 non-finite"),
     "returns_very_much": ("def run(a, b, bias):\n    return [a] * 100000", Status.INCORRECT_SHAPE, "100000 outputs"),
     "mute_exception": (
         "class Mute(Exception):\n    def __str__(self): raise ValueError\ndef run(a, b, bias):\n    raise Mute",
@@ -138,16 +148,20 @@ def test_whatever_one_kernel_does_the_next_one_is_whole(
     assert [r.status for r in records] == [*(KERNELS[name][1] for name in bad), Status.PASSED]
 
 
-def test_a_killed_supervisor_leaves_no_process(run_kernels: RunKernels) -> None:
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
-    run_kernels({"kills_its_supervisor": KERNELS["kills_its_supervisor"][0]}, check_only=True)
-    left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before and p.status() != "zombie"]
+def test_a_killed_supervisor_leaves_no_process() -> None:
+    me = psutil.Process()
+    before = {process.pid for process in me.children(recursive=True)}
+    session = Session()
+    (supervisor,) = [process for process in me.children() if process.pid not in before]
+    deadline = time.monotonic() + 30
+    while not supervisor.children() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    supervisor.kill()
+    with pytest.raises(WorkerFailure, match="killed its supervisor"):
+        session.ask({"op": "close"})
+    session.close()
+    left = [p for p in me.children(recursive=True) if p.pid not in before and p.status() != psutil.STATUS_ZOMBIE]
     assert left == []
-
-
-def test_a_clock_that_a_kernel_replaced_times_nothing(run_kernels: RunKernels) -> None:
-    (record,) = run_kernels({"replaces": KERNELS["replaces_the_clock"][0]})
-    assert all(ms != 1e-6 for ms in record.timings["host"]["samples_ms"]), "one tick is a nanosecond"
 
 
 def test_a_failed_case_does_not_spoil_the_same_kernels_next_case(run_kernels: RunKernels) -> None:
@@ -164,28 +178,25 @@ def test_wrong_only_in_the_last_timed_call_is_wrong(run_kernels: RunKernels) -> 
             global calls
             calls += 1
             p = a @ b
-            return (p, p + bias) if calls < 13 else (p, p)
+            return (p, p + bias) if calls < 13 else (p, p + 0)
         """
     (record,) = run_kernels({"late": source})
     assert record.status is Status.INCORRECT_NUMERICAL
     assert "timed call 10" in (record.reason or "")
 
 
-def test_a_hang_whose_children_hold_the_pipes_leaves_no_process(run_kernels: RunKernels, tmp_path: Path) -> None:
-    noted = tmp_path / "pids"
-    source = f"""\
+def test_a_hang_whose_children_hold_the_pipes_leaves_no_process(run_kernels: RunKernels) -> None:
+    source = """\
         import os, subprocess, sys, time
         def run(a, b, bias):
             for new_session in (False, True):
                 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"],
                                          start_new_session=new_session, close_fds=False)
-                with open({str(noted)!r}, "a") as file:
-                    file.write(f"{{child.pid}}\\n")
+                print("pid", child.pid, flush=True)
             if os.fork() == 0:
                 os.setsid()
                 if os.fork() == 0:
-                    with open({str(noted)!r}, "a") as file:
-                        file.write(f"{{os.getpid()}}\\n")
+                    print("pid", os.getpid(), flush=True)
                     while True: time.sleep(1)
                 os._exit(0)
             while True: time.sleep(1)
@@ -195,7 +206,7 @@ def test_a_hang_whose_children_hold_the_pipes_leaves_no_process(run_kernels: Run
     assert first.status is Status.TIMEOUT
     assert time.monotonic() - started < 8 + 5 + 20  # the limit, the grace, and the honest kernel's own time
     assert second.status is Status.PASSED
-    pids = [int(line) for line in noted.read_text().split()]
+    pids = [int(line.split()[1]) for line in (first.log_tail or "").splitlines() if line.startswith("pid")]
     assert len(pids) == 3
     assert not [pid for pid in pids if psutil.pid_exists(pid)]
 

@@ -12,6 +12,8 @@ from harness.judge import (
     Comparison,
     changed_inputs,
     compare,
+    part_tolerance,
+    verdict_on_conduct,
     verdict_on_outputs,
     verdict_on_returned,
     worst,
@@ -107,7 +109,15 @@ def test_rounds_are_summed_up_by_the_worst_figures() -> None:
     assert worst([*rounds, broken]) == {"matched_ratio": 0.5, "max_abs_error": None, "norm_rel_error": None}
 
 
-GOOD = {"type": "torch.Tensor", "shape": [2, 3], "dtype": "bfloat16", "device": "cpu", "layout": "strided"}
+GOOD = {
+    "type": "torch.Tensor",
+    "plain": True,
+    "shape": [2, 3],
+    "dtype": "bfloat16",
+    "device": "cpu",
+    "layout": "strided",
+}
+NO_TENSOR = {"type": "builtins.float", "plain": False}
 ASKED = (Tensor("p", (2, 3), "bfloat16"), Tensor("q", (2, 3), "bfloat16"))
 
 # name: (names, items, status, part of the reason)
@@ -123,8 +133,9 @@ RETURNED = {
     "another dtype": (None, [{**GOOD, "dtype": "float32"}, GOOD], Status.INCORRECT_DTYPE, "p is float32"),
     "another device": (None, [{**GOOD, "device": "meta"}, GOOD], Status.INCORRECT_DTYPE, "p is on meta"),
     "sparse": (None, [{**GOOD, "layout": "sparse_coo"}, GOOD], Status.INCORRECT_DTYPE, "sparse_coo"),
-    "no tensor": (None, [{"type": "builtins.float"}, GOOD], Status.INCORRECT_DTYPE, "p is a builtins.float"),
-    "a subclass": (None, [{**GOOD, "type": "x.Lazy"}, GOOD], Status.REWARD_HACK, "p is a x.Lazy"),
+    "no tensor": (None, [NO_TENSOR, GOOD], Status.INCORRECT_DTYPE, "p is a builtins.float"),
+    "a disguised subclass": (None, [{**GOOD, "plain": False}, GOOD], Status.REWARD_HACK, "not a plain"),
+    "a subclass": (None, [{**GOOD, "type": "x.Lazy", "plain": False}, GOOD], Status.REWARD_HACK, "p is a x.Lazy"),
 }
 
 
@@ -136,6 +147,32 @@ def test_what_is_returned_must_be_the_outputs_as_plain_tensors(kind: str) -> Non
     assert verdict.status is status
     assert (verdict is PASSED) == (part is None)
     assert part is None or (verdict.reason is not None and part in verdict.reason)
+
+
+DECENT: dict[str, list[object]] = {"replaced": [], "modes": [], "shares": [], "kept": []}
+
+# name: (facts, part of the reason)
+CONDUCT = {
+    "nothing": ({}, None),
+    "a static buffer": ({"kept": ["p"]}, None),
+    "another clock": ({"replaced": ["time.perf_counter"]}, "replaced time.perf_counter"),
+    "a mode": ({"modes": ["Lazy"]}, "left a Lazy active"),
+    "an input's memory": ({"shares": [["p", "x"]]}, "p shares memory with x"),
+}
+
+
+@pytest.mark.parametrize("kind", CONDUCT)
+def test_conduct_that_no_honest_kernel_shows_is_refused(kind: str) -> None:
+    facts, part = CONDUCT[kind]
+    verdict = verdict_on_conduct({**DECENT, **facts})
+    assert verdict.status is (Status.PASSED if part is None else Status.REWARD_HACK)
+    assert part is None or part in (verdict.reason or "")
+
+
+def test_a_part_may_differ_a_little_more_than_the_whole() -> None:
+    part = part_tolerance(Tolerance(1e-5, 0.05, 0.99, 0.01))
+    assert (part.match_ratio, part.norm_relative_error) == (pytest.approx(0.97), pytest.approx(0.015))
+    assert part_tolerance(Tolerance(0, 0, 0.5, 0.01)).match_ratio == 0
 
 
 def test_a_changed_input_is_named_by_its_bits() -> None:

