@@ -151,6 +151,10 @@ RootOption = Annotated[Path | None, typer.Option("--root", help="Folder with wor
 RooflineOption = Annotated[
     str | None, typer.Option("--roofline", help="Which of the device's pairs of peaks, such as datasheet or measured.")
 ]
+AlsoOption = Annotated[
+    list[str] | None,
+    typer.Option("--also", metavar="BACKEND", help="Time each case with this backend too: cupti, events."),
+]
 LockOption = Annotated[
     str | None,
     typer.Option("--lock-clocks", metavar="MHZ|public", help="Lock the GPU's SM clock meanwhile (as a rule: as root)."),
@@ -171,11 +175,28 @@ def run(
     resume: ResumeOption = False,
     peaks: RooflineOption = None,
     lock: LockOption = None,
+    also: AlsoOption = None,
     as_json: JsonOption = False,
     root: RootOption = None,
 ) -> None:
     """Check and time kernels. Without arguments: the main suite, with what this machine has."""
-    _run(workloads, kernel, case, device, protocol, output, seed, timeout, scale, resume, as_json, root, peaks, lock)
+    _run(
+        workloads,
+        kernel,
+        case,
+        device,
+        protocol,
+        output,
+        seed,
+        timeout,
+        scale,
+        resume,
+        as_json,
+        root,
+        peaks,
+        lock,
+        also=also or [],
+    )
 
 
 @app.command()
@@ -245,6 +266,7 @@ def _set_up(
     check_only: bool = False,
     peaks: str | None = None,
     lock: str | None = None,
+    also: Sequence[str] = (),
 ) -> _Setup:
     """Resolve every name and open the results file. Raises `InputError`."""
     from harness import store
@@ -258,6 +280,7 @@ def _set_up(
 
     target = machine.target(device)
     protocol = catalog.protocol(protocol_name or ("queued" if target.kind == "cuda" else "host"))
+    protocol = protocol.timing_also(also)
     _check_backends(protocol, target)
     plans = [
         Plan(w, k, c, scale if scale is not None else (w.model.cpu.scale if target.kind == "cpu" else 1))
@@ -324,11 +347,25 @@ def _run(
     peaks: str | None,
     lock: str | None,
     check_only: bool = False,
+    also: Sequence[str] = (),
 ) -> NoReturn:
     if resume and output is None:
         raise InputError("--resume", "needs the file to go on with", "add -o FILE")
     setup = _set_up(
-        workloads, kernels, cases, device, protocol_name, output, seed, timeout_s, scale, root, check_only, peaks, lock
+        workloads,
+        kernels,
+        cases,
+        device,
+        protocol_name,
+        output,
+        seed,
+        timeout_s,
+        scale,
+        root,
+        check_only,
+        peaks,
+        lock,
+        also,
     )
     from harness.records import Status
     from harness.runner import Runner

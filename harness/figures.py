@@ -75,6 +75,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     power_limit_w: float | None
     sol_reason: str | None
     remarks: tuple[str, ...]
+    # Of the span that cupti saw, the share that the held queue did not need: the GPU waited for the host.
+    host_gaps: float | None
 
     @property
     def identity(self) -> tuple[object, ...]:
@@ -87,6 +89,8 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class _Timing(TypedDict, total=False):
+    median_ms: float | None
+    held: list[bool] | None
     ci95_ms: tuple[float, float] | None
     relative_iqr: float | None
     iterations: int
@@ -248,6 +252,7 @@ class Reader:
             power_limit_w=number(gpu.get("power_limit_w")),
             sol_reason=optional(sol.get("reason")),
             remarks=self._remarks.setdefault(remarks, remarks),
+            host_gaps=_host_gaps(line["timings"]),
         )
 
     def _text(self, value: str) -> str:
@@ -277,6 +282,16 @@ def read(paths: Iterable[Path]) -> tuple[list[Figures], list[BadLine]]:
         found += more
         bad += problems
     return found, bad
+
+
+def _host_gaps(timings: Mapping[str, Any]) -> float | None:
+    """(cupti's span - queued) / span; None unless both were taken and every call was held."""
+    span, queued = _mapping(timings.get("cupti")), _mapping(timings.get("queued"))
+    held = queued.get("held")
+    if not isinstance(held, list) or not all(held):
+        return None
+    span_ms, queued_ms = number(span.get("median_ms")), number(queued.get("median_ms"))
+    return None if not span_ms or queued_ms is None else (span_ms - queued_ms) / span_ms
 
 
 # Values of another type than reports expect count as absent; Record.from_line does not look that deep.

@@ -26,8 +26,6 @@ from harness.driver import Event
 _PAGE = 4096
 _OPEN, _ENDED, _COPIED = 0, 1, 2
 _REGISTER_MAPPED = 2  # CU_MEMHOSTREGISTER_DEVICEMAP
-# Between the gate and the clock's start, so that what follows has been fetched when it is timed.
-SETTLE_CYCLES = 4_000
 
 
 @dataclass(frozen=True)
@@ -104,10 +102,13 @@ class Gate:
         copied_ns = clock()
         return Passage(((self._ended_ns or copied_ns) - opened_ns) / 1e6, (copied_ns - opened_ns) / 1e6)
 
-    def close(self) -> None:
-        """No call waits any more."""
-        self._page.close()
+    def handed_over(self) -> None:
+        """The worker has the page; nobody else shall."""
         os.close(self.descriptor)
+
+    def close(self) -> None:
+        """The worker is gone, so no call waits any more."""
+        self._page.close()
 
 
 @dataclass(frozen=True)
@@ -136,15 +137,10 @@ class HeldQueue:
         self.sees_all_streams = driver.has("cuCtxRecordEvent") and driver.has("cuCtxWaitEvent")
         self._ticket = 0
 
-    def load(self) -> None:
-        """Launch what `begin` launches, so that it is not loaded behind a closed gate."""
-        torch.cuda._sleep(SETTLE_CYCLES)
-
     def begin(self, ticket: int, hold_all_streams: bool) -> None:
         """Queue the wait and the clock's start. The device must be idle."""
         self._ticket = ticket
         driver.call("cuStreamWaitValue32_v2", self._queue, self._word(_OPEN), ctypes.c_uint32(ticket), 0)
-        torch.cuda._sleep(SETTLE_CYCLES)
         self._start.record(self._queue)
         if hold_all_streams and self.sees_all_streams:
             self._start.hold_all_streams(self._context)

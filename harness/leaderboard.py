@@ -208,8 +208,14 @@ def recipe(record: Record) -> str:
 def _independent(a: Mapping[str, Record], b: Mapping[str, Record]) -> bool:
     """Whether two runs were on different days or different machines."""
     x, y = next(iter(a.values())), next(iter(b.values()))
-    machines = [(r.environment.get("cpu"), r.environment.get("platform"), r.environment.get("gpu")) for r in (x, y)]
-    return x.time[:10] != y.time[:10] or machines[0] != machines[1]
+    return x.time[:10] != y.time[:10] or _machine(x) != _machine(y)
+
+
+def _machine(record: Record) -> tuple[object, ...]:
+    """What tells machines apart and does not change from run to run."""
+    gpu = record.environment.get("gpu")
+    card = gpu.get("uuid") if isinstance(gpu, Mapping) else None
+    return (record.environment.get("cpu"), record.environment.get("host_memory_bytes"), card)
 
 
 def _agree(a: Sequence[Record], b: Sequence[Record]) -> bool:

@@ -125,6 +125,7 @@ def gpu(device: torch.device) -> dict[str, Any]:
         "sm_count": properties.multi_processor_count,
         "l2_bytes": properties.L2_cache_size,
         "compute_capability": f"{properties.major}.{properties.minor}",
+        "uuid": str(properties.uuid),
         **gpu_now(gpu_state.of_device(device), str(properties.uuid)),
     }
 

@@ -187,13 +187,20 @@ def summary_row(kernel: str, records: Sequence[Figures]) -> tuple[str, ...]:
 
 
 def reasons(records: Sequence[Figures]) -> list[str]:
-    """Each different reason or remark once, with the cases that it concerns."""
+    """Each different reason or remark once, with the cases that it concerns; and what was spent in host gaps."""
     cases: dict[str, list[str]] = {}
     for record in records:
         for text in (record.reason, record.sol_reason, *record.remarks):
             if text:
                 cases.setdefault(text, []).append(record.case)
-    return [f"{_listed(ids)}: {text}" for text, ids in cases.items()]
+    gaps = host_gaps(records)
+    return [f"{_listed(ids)}: {text}" for text, ids in cases.items()] + ([gaps] if gaps else [])
+
+
+def host_gaps(records: Sequence[Figures]) -> str | None:
+    """What each case's GPU spent waiting for the host, where two backends together tell; see docs/measuring.md."""
+    shares = [f"{r.case} {format_share(max(r.host_gaps, 0.0), 0)}" for r in records if r.host_gaps is not None]
+    return f"host gaps (of the cupti span): {', '.join(shares)}" if shares else None
 
 
 def cell(record: Figures | None) -> str:

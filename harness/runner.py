@@ -145,22 +145,19 @@ class Runner:
         session.allow(self.options.timeout_s)
         backends = [protocol.backend, *protocol.also]
         gate = Gate(target.device) if HELD_BACKEND in backends else None
-        try:
-            started = session.ask(
-                {
-                    "op": "start",
-                    "device": str(target.device),
-                    "backends": backends,
-                    "flush": {"how": protocol.flush, "multiple": protocol.flush_multiple}
-                    if protocol.cold_cache
-                    else None,
-                    "memory_limit_bytes": int(MEMORY_SHARE * machine.available_memory_bytes()),
-                },
-                (gate.descriptor,) if gate else (),
-            )
-        finally:
-            if gate:
-                gate.close()
+        if gate:
+            session.on_close(gate.close)
+        started = session.ask(
+            {
+                "op": "start",
+                "device": str(target.device),
+                "backends": backends,
+                "memory_limit_bytes": int(MEMORY_SHARE * machine.available_memory_bytes()),
+            },
+            (gate.descriptor,) if gate else (),
+        )
+        if gate:
+            gate.handed_over()
         line = Line(session, gate, target.device, backends, self._make_cold)
         session.ask(
             {
@@ -232,10 +229,15 @@ class Runner:
         grade = None
         if outcome.latency_ms is not None:
             grade = sol.grade(outcome.latency_ms, bound.ms if bound else None, baseline_ms)
+        clock_mhz = _sm_clock_mhz(outcome.timings.get(self.options.protocol.backend))
+        at_clock = (
+            sol.bound_at_clock(case.flops, case.bytes_moved, roofline, clock_mhz) if roofline and clock_mhz else None
+        )
         return {
             "flops": case.flops,
             "bytes_moved": case.bytes_moved,
             "bound_ms": bound.ms if bound else None,
+            "bound_at_clock_ms": at_clock.ms if at_clock else None,
             "limit": bound.limit if bound else None,
             "peak": vars(roofline) if roofline else None,
             "published_bound_ms": case.published_bound_ms,
@@ -267,6 +269,12 @@ class Runner:
             if same and record.kernel == name and record.latency_ms is not None:
                 return record.latency_ms, f"{name}, measured in run {record.run_id[:12]}"
         return None, None
+
+
+def _sm_clock_mhz(timing: Mapping[str, Any] | None) -> float | None:
+    """The median SM clock that was seen while the samples were taken."""
+    seen = ((timing or {}).get("gpu") or {}).get("sm_clock_mhz")
+    return float(seen["median"]) if seen else None
 
 
 def _relative(kernel: Kernel) -> str:

@@ -27,10 +27,11 @@ WHOLE_SHARE = 0.02
 ATTEMPTS_FACTOR = 3
 # With more than this share of calls at a throttled clock, a case is measured again, once.
 THROTTLED_SHARE = 0.2
-# What copying the outputs may take before the call's claimed time is doubted: some launches or messages, and strided
-# reads at a fraction of the memory's speed.
-COPY_SLACK_MS = 0.05
-SLOW_COPY_BYTES_PER_MS: Mapping[str, float] = {"cuda": 2e8, "cpu": 1e6}
+# What copying the outputs may take before the call's claimed time is doubted: some launches or messages, and bytes at a
+# part of the memory's speed, a smaller one where outputs are strided.
+COPY_SLACK_MS = 0.015
+COPY_BYTES_PER_MS: Mapping[str, float] = {"cuda": 1e9, "cpu": 4e6}
+STRIDED_SLOWDOWN = 5.0
 
 Stage = Callable[[str], None]
 
@@ -66,7 +67,7 @@ class Taken:
         """What the record keeps."""
         samples_ms, calls = self.samples_ms, self.calls
         interval = stats.median_interval(samples_ms)
-        judged = [call.judged.ended_ms for call in calls if call.judged]
+        judged = [call.judged for call in calls if call.judged]
         middle = min(calls, key=lambda call: abs(call.time_ms - self.median_ms))
         return {
             "samples_ms": samples_ms,
@@ -76,7 +77,8 @@ class Taken:
             "mean_ms": sum(samples_ms) / len(samples_ms),
             "ci95_ms": list(interval) if interval else None,
             "relative_iqr": stats.relative_iqr(samples_ms),
-            "judge_median_ms": stats.median(judged) if judged else None,
+            "judge_median_ms": stats.median([passage.ended_ms for passage in judged]) if judged else None,
+            "judge_copied_median_ms": stats.median([passage.copied_ms for passage in judged]) if judged else None,
             "warmup_calls": warmup_calls,
             "iterations": len(samples_ms),
             "ended_by": self.ended_by,
@@ -100,6 +102,9 @@ class Taken:
                 f"{backend}: in {others} of {count} timed calls other streams outlasted the call's own; the time "
                 "covers them"
             )
+        sets = {call.facts["detail"]["names_sha256"] for call in self.calls if call.facts["detail"]}
+        if len(sets) > 1:
+            found.append(f"{backend}: the GPU's activities differ in name from call to call ({len(sets)} sets)")
         if slowed := Counter(reason for reasons in self.throttled for reason in reasons or ()):
             names = ", ".join(f"{reason} in {times}" for reason, times in slowed.most_common())
             again = ", also when measured again" if self.measured_again else ""
@@ -171,9 +176,12 @@ def implausible(
     problem = plausibility.claims_problem(claimed, [judged.ended_ms for _, judged in seen], slack)
     if problem is None:
         # The end of the call is marked by the worker; that of the copy of its outputs cannot be early.
-        copying_ms = COPY_SLACK_MS + output_bytes / SLOW_COPY_BYTES_PER_MS[device_type]
+        strided = any(not item["contiguous"] for call in taken.calls for item in call.facts["returned"]["items"])
+        copying_ms = output_bytes / COPY_BYTES_PER_MS[device_type] * (STRIDED_SLOWDOWN if strided else 1)
         copied = [judged.copied_ms for _, judged in seen]
-        problem = plausibility.claims_problem(claimed, copied, Slack(slack.ms + copying_ms, slack.share))
+        problem = plausibility.claims_problem(
+            claimed, copied, Slack(slack.ms + COPY_SLACK_MS + copying_ms, slack.share)
+        )
     if problem is None and held:
         problem = plausibility.wide_problem(wide_ms, taken.median_ms)
         problem = problem or plausibility.empty_problem(taken.median_ms, empty_ms)

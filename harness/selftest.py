@@ -295,11 +295,14 @@ def _serve(connection: Connection, chosen: Setting, place: str) -> None:
         while True:
             entry: Entry = connection.recv()
             times = 1 if isinstance(entry.model, CheatModel) else chosen.repeat
-            connection.send([_observed(entry, chosen, place) for _ in range(times)])
+            connection.send(_observed(entry, chosen, place, times))
 
 
-def _observed(entry: Entry, chosen: Setting, place: str) -> Observation:
-    """Evaluate a kernel once beside a copy of the catalogue, and look at what it left."""
+def _observed(entry: Entry, chosen: Setting, place: str, times: int) -> list[Observation]:
+    """Evaluate a kernel so many times beside a copy of the catalogue, and look at what it left.
+
+    All times in one worker, as the cases of a run are; the last one tells what was left.
+    """
     with tempfile.TemporaryDirectory(dir=place) as name:
         root, temporary = Path(name, "catalogue"), Path(name, "temporary")
         temporary.mkdir()
@@ -307,10 +310,10 @@ def _observed(entry: Entry, chosen: Setting, place: str) -> Observation:
         before = fingerprint([root])
         tempfile.tempdir = str(temporary)
         try:
-            record = _record(entry, folder, Catalog(root).workload(corpus.WORKLOAD), chosen)
-            seen = Observation(record.status, record.reason)
+            records = _records(entry, folder, Catalog(root).workload(corpus.WORKLOAD), chosen, times)
+            seen = [Observation(record.status, record.reason) for record in records]
         except Exception as error:  # whatever a cheat has brought the judge to
-            seen = Observation(None, f"the judge failed: {type(error).__name__}: {error}")
+            seen = [Observation(None, f"the judge failed: {type(error).__name__}: {error}")]
         finally:
             tempfile.tempdir = None
         traces = [change.replace(f"{root}/", "") for change in changed_files(before, fingerprint([root]))]
@@ -318,10 +321,10 @@ def _observed(entry: Entry, chosen: Setting, place: str) -> Observation:
         if left := reaper.descendants(os.getpid()):
             traces.append(f"left {len(left)} processes")
             reaper.kill_descendants(set())
-    return Observation(seen.status, seen.reason, tuple(traces))
+    return [*seen[:-1], Observation(seen[-1].status, seen[-1].reason, tuple(traces))]
 
 
-def _record(entry: Entry, folder: Path, workload: Workload, chosen: Setting) -> Record:
+def _records(entry: Entry, folder: Path, workload: Workload, chosen: Setting, times: int) -> list[Record]:
     case, scale = CASES[chosen.target.kind]
     options = Options(
         target=chosen.target,
@@ -332,8 +335,7 @@ def _record(entry: Entry, folder: Path, workload: Workload, chosen: Setting) -> 
         roofline=None,
         environment={},
     )
-    (record,) = Runner(options, _Silent()).run([Plan(workload, [entry.kernel(folder)], [case], scale)])
-    return record
+    return list(Runner(options, _Silent()).run([Plan(workload, [entry.kernel(folder)], [case] * times, scale)]))
 
 
 def _copied_catalogue(entry: Entry, chosen: Setting, root: Path) -> Path:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 
@@ -59,6 +59,7 @@ class Session:
         self._allowed_s = self._left_s = float("inf")
         self._nonce = ""
         self._next_look = 0.0
+        self._closers: list[Callable[[], None]] = []
         work = self._folder / "work"
         work.mkdir()
         with self._log.open("wb") as log, theirs:
@@ -73,6 +74,10 @@ class Session:
                 start_new_session=True,
             )
         _supervisors.add(self._process.pid)
+
+    def on_close(self, action: Callable[[], None]) -> None:
+        """Have something done once, when the worker is gone."""
+        self._closers.append(action)
 
     def allow(self, seconds: float) -> None:
         """Set how long the worker may take for the requests that follow, all together."""
@@ -213,6 +218,8 @@ class Session:
             # The supervisor did not end by itself, so what it watched over is ours now.
             reaper.kill_descendants(self._others | _supervisors)
         shutil.rmtree(self._folder, ignore_errors=True)
+        while self._closers:
+            self._closers.pop()()
 
     def __enter__(self) -> Session:
         return self

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from harness.stats import geometric_mean
@@ -16,7 +16,10 @@ from harness.stats import geometric_mean
 
 @dataclass(frozen=True)
 class Roofline:
-    """Peak rates of a device: `peak_flops` in FLOP/s, `bandwidth` in bytes/s, with their source."""
+    """Peak rates of a device: `peak_flops` in FLOP/s, `bandwidth` in bytes/s, with their source.
+
+    flops_per_cycle: of the whole device, in FLOP for each cycle of the SM clock; None where it is not known.
+    """
 
     device: str
     label: str
@@ -24,6 +27,7 @@ class Roofline:
     bandwidth: float
     overhead_s: float
     source: str
+    flops_per_cycle: float | None = None
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,13 @@ def bound(flops: int, bytes_moved: int, roofline: Roofline) -> Bound:
     compute_s, memory_s = flops / roofline.peak_flops, bytes_moved / roofline.bandwidth
     slower = max(compute_s, memory_s)
     return Bound((slower + roofline.overhead_s) * 1e3, "compute" if compute_s >= memory_s else "memory")
+
+
+def bound_at_clock(flops: int, bytes_moved: int, roofline: Roofline, sm_clock_mhz: float) -> Bound | None:
+    """The bound with the compute peak of an SM clock that was seen; None where FLOP per cycle are not known."""
+    if roofline.flops_per_cycle is None or sm_clock_mhz <= 0:
+        return None
+    return bound(flops, bytes_moved, replace(roofline, peak_flops=roofline.flops_per_cycle * sm_clock_mhz * 1e6))
 
 
 @dataclass(frozen=True)

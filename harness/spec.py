@@ -8,11 +8,11 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -96,6 +96,16 @@ DTYPE_BYTES: Mapping[str, int] = {
     "int64": 8,
 }
 Backend = Literal["queued", "cupti", "events", "host"]
+
+
+def _stated(model: BaseModel, exclude: set[str] | None = None) -> str:
+    """A model's values as text that identifies them.
+
+    Without those that are the defaults, so that a new key, whose default is what was done before it, does not
+    make another question of every file. For that, a default is never changed.
+    """
+    values = model.model_dump(mode="json", exclude=exclude, exclude_defaults=True)
+    return json.dumps(values, sort_keys=True, separators=(",", ":"))
 
 
 class Strict(BaseModel):
@@ -281,9 +291,11 @@ class Workload:
 
     @cached_property
     def sha256(self) -> str:
-        """Identity of what is asked: the file's values (not its comments) and the reference's bytes."""
-        values = json.dumps(self.model.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        digest = hashlib.sha256(values.encode())
+        """Identity of what is asked: the file's values (not its comments) and the reference's bytes.
+
+        How the judge takes parts of it is left out: the question stays the same.
+        """
+        digest = hashlib.sha256(_stated(self.model, exclude={"slices"}).encode())
         digest.update(self.reference_path.read_bytes().replace(b"\r\n", b"\n"))
         return digest.hexdigest()
 
@@ -493,9 +505,16 @@ class ProtocolModel(Strict):
 
     @property
     def sha256(self) -> str:
-        """Identity of how it was measured."""
-        values = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(values.encode()).hexdigest()
+        """Identity of how the latency was measured. What else was timed, after it, does not change it."""
+        return hashlib.sha256(_stated(self, exclude={"also"}).encode()).hexdigest()
+
+    def timing_also(self, backends: Sequence[str]) -> ProtocolModel:
+        """This protocol with more backends that time each case too. Raises `InputError` for an unknown one."""
+        known = get_args(Backend)
+        if unknown := [backend for backend in backends if backend not in known]:
+            raise unknown_name("backend", unknown[0], known, "--also")
+        more = [backend for backend in dict.fromkeys((*self.also, *backends)) if backend != self.backend]
+        return self.model_copy(update={"also": more})
 
 
 class RooflineModel(Strict):
@@ -515,6 +534,8 @@ class DeviceModel(Strict):
     compute_capability: Text | None = None
     sm_count: Count | None = None
     l2_bytes: Count | None = None
+    # Dense bf16 FLOP that one SM does in a cycle: with it, a bound can be given at the clock that was seen.
+    bf16_dense_flops_per_sm_cycle: Count | None = None
     rooflines: Annotated[dict[Name, RooflineModel], Field(min_length=1)]
     default_roofline: Name
 
@@ -542,6 +563,9 @@ class DeviceModel(Strict):
             peak.bandwidth_bytes_per_s,
             peak.overhead_s,
             peak.source,
+            self.bf16_dense_flops_per_sm_cycle * self.sm_count
+            if self.bf16_dense_flops_per_sm_cycle and self.sm_count
+            else None,
         )
 
 

@@ -195,7 +195,6 @@ class Held:
         own, later = [], []
         # What is launched for the first time is loaded first, and loading waits for what is queued.
         call()
-        self.queue.load()
         self._synchronize()
         for ticket in range(1, _FLOOR_READINGS + 1):
             self.begin(ticket, hold_all_streams=False)

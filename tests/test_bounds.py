@@ -7,7 +7,7 @@ import math
 import pytest
 
 from harness.catalog import Catalog
-from harness.sol import Grade, Roofline, bound, grade, summarise
+from harness.sol import Grade, Roofline, bound, bound_at_clock, grade, summarise
 from harness.spec import Workload
 from harness.stats import geometric_mean
 
@@ -133,3 +133,14 @@ def test_every_device_states_its_sources() -> None:
     for device in CATALOG.devices().values():
         assert device.default_roofline in device.rooflines
         assert all(len(peak.source) > 20 for peak in device.rooflines.values())
+
+
+def test_the_bound_at_a_clock_is_the_datasheets_at_the_datasheets_clock() -> None:
+    h200 = CATALOG.device("NVIDIA H200").roofline()
+    flops, small = 10**15, 10**6
+    at_boost = bound_at_clock(flops, small, h200, 1830)
+    slower = bound_at_clock(flops, small, h200, 915)
+    assert at_boost is not None and slower is not None
+    assert at_boost.ms == pytest.approx(bound(flops, small, h200).ms, rel=2e-4)
+    assert slower.ms == pytest.approx(2 * at_boost.ms)
+    assert bound_at_clock(flops, small, B200, 1500) is None

@@ -35,6 +35,7 @@ ALLOWED = {
     "compare_report": {"compare", "comparison", "errors", "text"},
     "gate": {"compare", "comparison", "errors", "records", "spec", "text"},
     "gate_report": {"gate", "text"},
+    "noise": {"compare", "comparison", "errors", "records", "stats", "text"},
     "published": {"errors", "spec"},
     "leaderboard": {"compare", "comparison", "published", "records", "spec", "stats", "store"},
     "leaderboard_report": {"leaderboard", "text"},

@@ -112,6 +112,31 @@ def test_a_group_without_versions_rates_or_times_still_has_its_notes() -> None:
     ]
 
 
+# timings of two backends: (cupti's median, queued's, whether each call was held, what is said)
+GAPS: dict[str, tuple[Any, Any, Any, str | None]] = {
+    "half of the span": (0.2, 0.1, [True, True], "t1 50%"),
+    "none": (0.1, 0.1, [True], "t1 0%"),
+    "less than none, by the queue's floor": (0.1, 0.101, [True], "t1 0%"),
+    "not held": (0.2, 0.1, [True, False], None),
+    "held unknown": (0.2, 0.1, None, None),
+    "no time": (None, 0.1, [True], None),
+    "nonsense": ("1", {}, 5, None),
+}
+
+
+@pytest.mark.parametrize("what", GAPS)
+def test_host_gaps_are_shown_for_each_case_that_two_backends_timed(what: str) -> None:
+    span_ms, queued_ms, held, said = GAPS[what]
+    timings = {"cupti": {"median_ms": span_ms}, "queued": {"median_ms": queued_ms, "held": held}}
+    record = replace(FULL, timings=timings)
+    read = [Reader().of_line(record.to_line().encode()), Reader().of_record(record)]
+    assert read[0].host_gaps == read[1].host_gaps
+    assert (read[0].host_gaps is None) == (said is None)
+    for form, text in forms([read[0], *shown(replace(FULL, case="t2"))]).items():
+        assert ("host gaps" in text) == (said is not None), form
+        assert said is None or f"host gaps (of the cupti span): {said}" in text, form
+
+
 # --- texts stay texts ------------------------------------------------------------------------------
 
 HOSTILE = "<script>alert(1)</script> | `x` \x1b[31m\u2028\x00\r\nend"

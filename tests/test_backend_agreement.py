@@ -1,0 +1,133 @@
+"""What the comparison of timing backends makes of its readings; that they agree shows on a GPU only."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest import REPOSITORY
+
+
+@pytest.fixture(scope="module")
+def benchmark() -> Any:
+    path = REPOSITORY / "benchmarks" / "backend_agreement.py"
+    specification = importlib.util.spec_from_file_location("backend_agreement", path)
+    assert specification is not None
+    assert specification.loader is not None
+    module = importlib.util.module_from_spec(specification)
+    sys.modules[specification.name] = module  # where its data classes look for their types
+    specification.loader.exec_module(module)
+    return module
+
+
+NCU_HEAD = """\
+==PROF== Connected to process 7 (/usr/bin/python3)
+==PROF== Profiling "stream_through": 0%....50%....100% - 1 pass
+==PROF== Disconnected from process 7
+"ID","Process ID","Kernel Name","Block Size","Grid Size","Metric Name","Metric Unit","Metric Value"
+"""
+
+
+def ncu_output(times: list[str], unit: str = "ns") -> str:
+    rows = [
+        f'"{i}","7","stream_through","(128, 1, 1)","(1056, 1, 1)","gpu__time_duration.sum","{unit}","{value}"'
+        for i, value in enumerate(times)
+    ]
+    return NCU_HEAD + "\n".join(rows) + "\n"
+
+
+def test_ncus_table_is_read_as_the_median_of_each_loads_launches(benchmark: Any) -> None:
+    times = ["4,512", "5000", "4000"] * (len(benchmark.LOADS) - 1) + ["100,000,000", "99,000,000", "101,000,000"]
+    assert benchmark.of_ncu(ncu_output(times)) == pytest.approx([0.004512] * (len(benchmark.LOADS) - 1) + [100.0])
+    assert benchmark.of_ncu(ncu_output(["4.512"] * len(times), "usecond"))[0] == pytest.approx(0.004512)
+
+
+UNREADABLE = {
+    "no right": ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
+    "nothing": ("", "no table"),
+    "too few": (ncu_output(["1"]), "1 launches"),
+}
+
+
+@pytest.mark.parametrize("kind", UNREADABLE)
+def test_what_ncu_does_not_tell_is_said(kind: str, benchmark: Any) -> None:
+    output, part = UNREADABLE[kind]
+    with pytest.raises(ValueError, match=part):
+        benchmark.of_ncu(output)
+
+
+def test_a_missing_or_slow_ncu_is_a_reason(benchmark: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    program = tmp_path / "ncu"
+    program.write_text("#!/bin/sh\nsleep 60\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(benchmark, "NCU_LIMIT_S", 0.2)
+    monkeypatch.setattr(benchmark.shutil, "which", lambda _: str(program))
+    assert benchmark.by_ncu() == (None, "ncu took longer than 0.2 s")
+    program.write_text("#!/bin/sh\necho '==ERROR== nothing there'; exit 3\n")
+    monkeypatch.setattr(benchmark, "NCU_LIMIT_S", 30)
+    assert benchmark.by_ncu() == (None, "ncu does not measure: ==ERROR== nothing there (exit code 3)")
+    monkeypatch.setattr(benchmark.shutil, "which", lambda _: None)
+    monkeypatch.setattr(benchmark.Path, "glob", lambda *_: iter(()))
+    assert benchmark.by_ncu() == (None, "ncu is not installed")
+
+
+@pytest.mark.parametrize(
+    ("ms", "reference_ms", "agreed"),
+    [(0.0059, 0.005, True), (0.0061, 0.005, False), (103.0, 100.0, True), (96.9, 100.0, False), (0.0305, 0.03, True)],
+)
+def test_agreement_is_a_share_or_a_microsecond(ms: float, reference_ms: float, agreed: bool, benchmark: Any) -> None:
+    assert benchmark.agrees(ms, reference_ms) is agreed
+
+
+def found(benchmark: Any, ncu: bool) -> Any:
+    times = [0.005 * 4**i for i in range(len(benchmark.LOADS))]
+    rows = [{"cupti": t, "queued": t + 0.003, "queued less nothing": t + 0.0005, "events": t + 0.01} for t in times]
+    floors = {"queued, nothing": 0.0025, "events": None}
+    return benchmark.joined(rows, floors, times if ncu else None, [] if ncu else ["ncu (ncu is not installed)"])
+
+
+@pytest.mark.parametrize("ncu", [True, False])
+def test_the_table_says_who_agrees_and_what_is_missing(ncu: bool, benchmark: Any, tmp_path: Path) -> None:
+    agreement = found(benchmark, ncu)
+    assert agreement.reference == ("ncu" if ncu else "cupti")
+    text = benchmark.markdown(agreement)
+    assert "queued in 4 of 7, queued less nothing in 7 of 7, events in 3 of 7" in text
+    assert ("cupti in 7 of 7" in text) is ncu
+    assert "queued, nothing 2.50 µs." in text
+    assert "| 2 × 2 MiB | 5.00 µs |" in text
+    assert "8.00 µs (+60.0%) ≠" in text
+    assert ("Missing: ncu (ncu is not installed)." in text) is not ncu
+    assert benchmark.markdown(benchmark.Agreement(**json.loads(json.dumps(asdict(agreement))))) == text
+    document = tmp_path / "measuring.md"
+    document.write_text(f"before\n{benchmark.BEGIN}\nold\n{benchmark.END}\nafter\n")
+    for _ in range(2):
+        benchmark.write_between_marks(document, text)
+    assert document.read_text() == f"before\n{benchmark.BEGIN}\n\n{text}\n{benchmark.END}\nafter\n"
+    benchmark.draw(agreement, tmp_path / "agreement.svg")
+    assert "</svg>" in (tmp_path / "agreement.svg").read_text()
+    document.write_text("no marks")
+    with pytest.raises(SystemExit):
+        benchmark.write_between_marks(document, text)
+
+
+def test_without_ncu_and_cupti_there_is_nothing_to_compare_with(benchmark: Any) -> None:
+    with pytest.raises(ValueError, match="no CUPTI"):
+        benchmark.joined([{"queued": 1.0, "events": 1.0}], {}, None, ["no CUPTI", "no ncu"])
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="Triton's interpreter is for machines without a GPU")
+def test_the_kernel_streams_through_its_whole_buffer(benchmark: Any) -> None:
+    source, target = torch.arange(5_000, dtype=torch.float32), torch.zeros(5_000)
+    benchmark.stream_through[(2,)](source, target, 5_000, 3, BLOCK=512)
+    assert torch.equal(target, source + 1)
+
+
+def test_the_document_has_the_marks(benchmark: Any) -> None:
+    text = (REPOSITORY / "docs" / "measuring.md").read_text()
+    assert text.index(benchmark.BEGIN) < text.index(benchmark.END)
