@@ -903,7 +903,7 @@ def report(
     found, bad = figures.read(files)
     for line in bad:
         print(f"warning: {line}", file=sys.stderr)
-    records = store.newest(found)
+    records = figures.with_baselines(store.newest(found))
     if not records:
         raise InputError(", ".join(map(str, files)), "holds no records", "give a results file of solbench run")
     if peaks is not None:

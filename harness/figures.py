@@ -7,7 +7,7 @@ Whatever the fast decoder does not take goes through `Record.from_line`, which h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NotRequired, TypedDict
 
@@ -15,6 +15,7 @@ import msgspec
 
 from harness import records, store
 from harness.records import Record, Status, number
+from harness.sol import grade, known_baselines
 from harness.store import BadLine
 from harness.text import sound
 
@@ -270,6 +271,28 @@ class Reader:
             return None
         peak = Peak(self._text(str(values.get("device"))), self._text(str(values.get("label"))), flops, bandwidth)
         return self._peaks.setdefault(peak, peak)
+
+
+def with_baselines(records: Sequence[Figures]) -> list[Figures]:
+    """The records, with scores where only another record of the same case tells the baseline."""
+    if all(record.baseline_ms is not None or record.latency_ms is None for record in records):
+        return list(records)
+    known = known_baselines((_question(record), record.baseline_ms, record.baseline_source) for record in records)
+    return [_with_baseline(record, *known.get(_question(record), (None, None))) for record in records]
+
+
+def _question(record: Figures) -> tuple[object, ...]:
+    asked = (record.workload, record.workload_sha256, record.case, record.scale)
+    return (*asked, record.device, record.protocol_sha256, record.locked_sm_clock_mhz)
+
+
+def _with_baseline(record: Figures, baseline_ms: float | None, source: str | None) -> Figures:
+    if record.baseline_ms is not None or baseline_ms is None or record.latency_ms is None:
+        return record
+    found = grade(record.latency_ms, record.bound_ms, baseline_ms)
+    return msgspec.structs.replace(
+        record, baseline_ms=baseline_ms, baseline_source=source, sol_score=found.score, sol_reason=found.reason
+    )
 
 
 def read(paths: Iterable[Path]) -> tuple[list[Figures], list[BadLine]]:

@@ -91,7 +91,7 @@ def load(results: Results, keep: Literal["newest", "all"] = "newest") -> pd.Data
     found, bad = figures.read(_files(results))
     for line in bad:
         warnings.warn(str(line), stacklevel=3)  # at the line that called harness.load
-    return frame(store.newest(found) if keep == "newest" else found)
+    return frame(figures.with_baselines(store.newest(found) if keep == "newest" else found))
 
 
 def _files(results: Results) -> list[Path]:

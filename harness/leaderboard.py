@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 
@@ -17,6 +17,7 @@ from harness.compare import Criteria, NotComparable, compare_suite, measured_at,
 from harness.comparison import Verdict
 from harness.published import BoardModel, PublishedModel
 from harness.records import Record, Status, number
+from harness.sol import grade, known_baselines
 from harness.spec import Workload
 
 
@@ -144,7 +145,7 @@ def measured_boards(records: Iterable[Record], workload: str, cases: Sequence[st
     """Boards of kernels that were measured at full size on every case, and sentences about those left out."""
     boards: dict[tuple[str, str, str, str], list[Row]] = {}
     left_out: list[str] = []
-    for found in measured_sets(records):
+    for found in measured_sets(_with_baselines(list(records))):
         if found.workload != workload:
             left_out.append(f"{found.kernel}: is of the workload {found.workload}")
         elif found.scale != 1:
@@ -166,6 +167,25 @@ def measured_boards(records: Iterable[Record], workload: str, cases: Sequence[st
         basis_text = f"{how}{version}, geometric mean over {len(cases)} cases of each case's median latency"
         shown.append(Board(device, basis_text, False, sorted(rows, key=lambda row: row.latency_ms)))
     return shown, list(dict.fromkeys(left_out))
+
+
+def _with_baselines(records: Sequence[Record]) -> list[Record]:
+    """The records, with scores where only another record of the same case tells the baseline."""
+    rows = [(_question(r), _figure(r, "baseline_ms"), (r.sol or {}).get("baseline_source")) for r in records]
+    known, scored = known_baselines(rows), []
+    for record, (question, own_ms, _) in zip(records, rows, strict=True):
+        baseline_ms, source = known.get(question, (None, None))
+        if own_ms is None and baseline_ms is not None and record.latency_ms is not None:
+            found = grade(record.latency_ms, _figure(record, "bound_ms"), baseline_ms)
+            more = {"baseline_ms": baseline_ms, "baseline_source": source, "score": found.score, "reason": found.reason}
+            record = replace(record, sol={**(record.sol or {}), **more})
+        scored.append(record)
+    return scored
+
+
+def _question(record: Record) -> tuple[object, ...]:
+    asked = (record.workload, record.workload_sha256, record.case, record.scale)
+    return (*asked, record.device, record.protocol_sha256)
 
 
 def _complete(found: Mapping[str, Record], cases: Sequence[str]) -> bool:

@@ -35,8 +35,8 @@ from harness.spec import ProtocolModel, Workload
 # One small case for each kind of device, with the divisor of its hidden sizes.
 CASES = {"cpu": ("t16", 4), "cuda": ("t128", 1)}
 PROTOCOLS = {"cpu": "quick", "cuda": "queued"}
-# More judges at a time than this crowd a GPU's memory with contexts.
-MOST_JUDGES_ON_CUDA = 8
+# More judges at a time than this take the GPU's time from each other, and the judges' clocks are late.
+MOST_JUDGES_ON_CUDA = 4
 # What a judge may take beside its kernel: starting, inputs, references, ending a process tree.
 SLACK_S = 90.0
 

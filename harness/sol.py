@@ -7,7 +7,7 @@ different numbers and both are always shown under their own names.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -54,6 +54,17 @@ def bound_at_clock(flops: int, bytes_moved: int, roofline: Roofline, sm_clock_mh
     if roofline.flops_per_cycle is None or sm_clock_mhz <= 0:
         return None
     return bound(flops, bytes_moved, replace(roofline, peak_flops=roofline.flops_per_cycle * sm_clock_mhz * 1e6))
+
+
+def known_baselines(
+    rows: Iterable[tuple[Hashable, float | None, str | None]],
+) -> dict[Hashable, tuple[float, str | None]]:
+    """The baseline of each question (a case as it was measured), and its source, from whichever row knows it.
+
+    A kernel that was measured before the baseline kernel has none in its own record, and the same one as its
+    neighbours. Of several the last one counts.
+    """
+    return {question: (baseline_ms, source) for question, baseline_ms, source in rows if baseline_ms is not None}
 
 
 @dataclass(frozen=True)

@@ -98,7 +98,7 @@ KERNELS |= {
     # Honest in the rounds, the warm-up and the last call of the protocol `quick`, stale in between.
     "counts_calls": (
         "calls, kept = 0, None\ndef run(a, b, bias):\n    global calls, kept\n    calls += 1\n"
-        "    if calls <= 3 or calls == 13: kept = (a @ b, a @ b + bias)\n    return kept",
+        "    if calls <= 4 or calls == 14: kept = (a @ b, a @ b + bias)\n    return kept",
         Status.INCORRECT_NUMERICAL, "timed call"),
     "replaces_the_clock": (
         "import time\nticks = iter(range(10**9))\ntime.perf_counter_ns = lambda: next(ticks)\n" + HONEST,
@@ -171,14 +171,14 @@ def test_a_failed_case_does_not_spoil_the_same_kernels_next_case(run_kernels: Ru
 
 
 def test_wrong_only_in_the_last_timed_call_is_wrong(run_kernels: RunKernels) -> None:
-    # quick: two rounds, one warm-up, ten samples; the thirteenth call is the last.
+    # quick: two rounds, the last one twice, one warm-up, ten samples; the fourteenth call is the last.
     source = """\
         calls = 0
         def run(a, b, bias):
             global calls
             calls += 1
             p = a @ b
-            return (p, p + bias) if calls < 13 else (p, p + 0)
+            return (p, p + bias) if calls < 14 else (p, p + 0)
         """
     (record,) = run_kernels({"late": source})
     assert record.status is Status.INCORRECT_NUMERICAL

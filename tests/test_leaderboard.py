@@ -188,17 +188,20 @@ def test_a_faulty_file_is_named(kind: str, tmp_path: Path) -> None:
 
 
 def test_the_command_shows_boards_in_every_form(tmp_path: Path) -> None:
-    mine = str(REPOSITORY / "results" / "nvidia_h200" / "dense_swiglu_backward.jsonl")
+    measured = (REPOSITORY / "results" / "nvidia_h200" / "dense_swiglu_backward.jsonl").read_text().splitlines()
+    partly = json.dumps({**json.loads(measured[0]), "kernel": "partly", "run_id": "another"})
+    (tmp_path / "mine.jsonl").write_text("\n".join([*measured, partly]) + "\n")
+    mine = "mine.jsonl"
     table = solbench("leaderboard", "dense", mine, cwd=tmp_path)
     assert table.returncode == 0, table.stderr
     for part in ("ac4k", "14.80 ms", "fused_pointwise", "not ranked against each other", "reported", "measured"):
         assert part in table.stdout
     assert table.stdout.index("ac4k") < table.stdout.index("NVIDIA H200")
-    assert "left out: reference: has 0 of 18" in table.stdout
+    assert "left out: partly: has 1 of 18" in table.stdout
     rows = [
         json.loads(line) for line in solbench("leaderboard", "dense", mine, "--json", cwd=tmp_path).stdout.splitlines()
     ]
-    assert len(rows) == 19 + 3
+    assert len(rows) == 19 + 2
     listed = list(csv.DictReader(io.StringIO(solbench("leaderboard", "dense", mine, "--csv", cwd=tmp_path).stdout)))
     assert [row["implementation"] for row in listed] == [row["implementation"] for row in rows]
     markdown = solbench("leaderboard", "dense", mine, "--markdown", cwd=tmp_path).stdout

@@ -16,9 +16,9 @@ class Tenth:
     def __getattr__(self, name):
         return getattr(self.true, name)
 
-    def measure(self, *arguments):
-        result, sample = self.true.measure(*arguments)
-        return result, dataclasses.replace(sample, time_ms=sample.time_ms / 10)
+    def read(self):
+        sample = self.true.read()
+        return dataclasses.replace(sample, time_ms=sample.time_ms / 10)
 
     def sample(self):
         sample = self.true.sample()
