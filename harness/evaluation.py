@@ -151,7 +151,8 @@ class Evaluation:
         finally:
             if not finished:
                 session.close()  # before the memory that it has mapped goes
-            del self.content, self.caller
+            for name in ("content", "caller"):  # its memory; where there was too little of it they are not there
+                self.__dict__.pop(name, None)
             memory.close()
             if self.device.type == "cuda":
                 torch.cuda.empty_cache()

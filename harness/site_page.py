@@ -8,9 +8,10 @@ import posixpath
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
-from harness.figures import Figures, Reader
+from harness.figures import Figures, Reader, with_baselines
 from harness.leaderboard import Board, MeasuredSet, boards_of, measured_sets
 from harness.published import PublishedModel
 from harness.records import Record
@@ -63,7 +64,9 @@ class Known:
     def figures(self) -> Sequence[tuple[MeasuredSet, Sequence[Figures]]]:
         """What stands for each set of runs."""
         reader, cases = Reader(), self.workload.case_ids()
-        return [(found, [reader.of_record(record) for record in found.shown(cases)]) for found in self.sets]
+        sizes = [len(found.shown(cases)) for found in self.sets]
+        flat = iter(with_baselines([reader.of_record(r) for found in self.sets for r in found.shown(cases)]))
+        return [(found, list(islice(flat, size))) for found, size in zip(self.sets, sizes, strict=True)]
 
     @cached_property
     def groups(self) -> Sequence[Group]:

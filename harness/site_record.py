@@ -248,10 +248,11 @@ def _checked(record: Record, timing: Mapping[str, Any]) -> tuple[str, float | No
     if isinstance(listed, list):
         return str(len(listed)), len(listed)
     referee = _mapping(getattr(record, "referee", None) or record.unknown_fields.get("referee"))
-    count = number(referee.get("whole_calls"))
-    if count is None:
+    whole = referee.get("whole_calls")
+    if not isinstance(whole, list):
         return ABSENT, None
-    return f"{count:g}{' + parts' if referee.get('parts_of_the_others') is True else ''}", count
+    parts = " + parts" if referee.get("parts_of_the_others") is True else ""
+    return f"{len(whole)}{parts}", len(whole)
 
 
 # Of each output: the figure, how it is headed, and whether the least or the largest is the worst.

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pytest
 import torch
-from conftest import HONEST, RunKernels
+from conftest import HONEST, Quiet, RunKernels
 
-from harness import judge, timing
+from harness import judge, machine, timing
 from harness.catalog import Catalog
 from harness.hold import Gate
 from harness.inputs import fill, load_reference
 from harness.judge import compare
 from harness.records import Status
+from harness.runner import Options, Plan, Runner
 from harness.spec import Tolerance
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
@@ -178,3 +180,62 @@ def test_inputs_on_the_device_repeat_for_a_seed() -> None:
     fill(workload, case, reference, 5, first)
     fill(workload, case, reference, 5, second)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+COPY_YAML = """\
+schema: 1
+name: copy
+short_name: copy
+title: Copy
+semantics: b is a
+case_axes: [mebi]
+axes: {N: 524288*mebi}
+inputs:
+  a: {shape: [N], normal: 1}
+outputs:
+  b: {shape: [N]}
+tolerance: {atol: 0, rtol: 0, match_ratio: 1, norm_relative_error: 1e-6}
+work: {flops: N, bytes_read: 2*N, bytes_written: 2*N}
+cases:
+  - id: m16
+    axes: {mebi: 16}
+"""
+PLAIN_COPY = "import torch\ndef run(a):\n    return torch.empty_like(a).copy_(a)\n"
+# Asks the L2 to keep the input's memory, and reads it ahead on another stream as soon as it is called.
+PERSISTING_COPY = """\
+import ctypes
+import torch
+side = torch.cuda.Stream()
+class Window(ctypes.Structure):
+    _fields_ = [("base", ctypes.c_void_p), ("nbytes", ctypes.c_size_t), ("hit_ratio", ctypes.c_float),
+                ("hit", ctypes.c_int), ("miss", ctypes.c_int), ("unused", ctypes.c_char * 64)]
+def run(a):
+    driver = ctypes.CDLL("libcuda.so.1")
+    driver.cuCtxSetLimit(6, ctypes.c_size_t(32 << 20))
+    window = Window(a.data_ptr(), 16 << 20, 1.0, 2, 2, b"")
+    driver.cuStreamSetAttribute(ctypes.c_void_p(torch.cuda.current_stream().cuda_stream), 1, ctypes.byref(window))
+    with torch.cuda.stream(side):
+        a.float().sum()
+    return torch.empty_like(a).copy_(a)
+"""
+
+
+def test_a_copy_that_fits_the_cache_is_no_faster_than_the_memory(toy_root: Path) -> None:
+    """16 MiB in and out fit three quarters of an H200's L2; warm, they would pass at over twice the memory's speed."""
+    folder = toy_root / "workloads" / "copy"
+    folder.mkdir()
+    (folder / "workload.yaml").write_text(COPY_YAML)
+    (folder / "reference.py").write_text("def run(a):\n    return (a.clone(),)\n")
+    catalog = Catalog(toy_root)
+    workload, kernels = catalog.workload("copy"), []
+    for name, source in (("plain", PLAIN_COPY), ("persisting", PERSISTING_COPY)):
+        (toy_root / f"{name}.py").write_text(source)
+        kernels.append(catalog.kernel(str(toy_root / f"{name}.py"), workload))
+    target, protocol = machine.target("cuda:0"), catalog.protocol("queued")
+    peak = catalog.device(target.name).roofline("datasheet")
+    options = Options(target, protocol, 1, 60.0, False, peak, {})
+    for record in Runner(options, Quiet()).run([Plan(workload, kernels, ["m16"], 1)]):
+        assert record.status is Status.PASSED, record.reason
+        assert record.latency_ms is not None
+        moved_bytes = 2 * (16 << 20)
+        assert moved_bytes / (record.latency_ms * 1e-3) <= peak.bandwidth, record.kernel

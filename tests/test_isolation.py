@@ -7,7 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import HONEST, RunKernels
+from conftest import HONEST, REPOSITORY, RunKernels
 
 from harness.errors import InputError
 from harness.records import Status
@@ -95,10 +95,10 @@ KERNELS = {
     ),
 }
 KERNELS |= {
-    # Honest in the rounds, the warm-up and the last call of the protocol `quick`, stale in between.
+    # Honest in the rounds and the warm-up of the protocol `quick`, stale afterwards.
     "counts_calls": (
         "calls, kept = 0, None\ndef run(a, b, bias):\n    global calls, kept\n    calls += 1\n"
-        "    if calls <= 4 or calls == 14: kept = (a @ b, a @ b + bias)\n    return kept",
+        "    if calls <= 4: kept = (a @ b, a @ b + bias)\n    return kept",
         Status.INCORRECT_NUMERICAL, "timed call"),
     "replaces_the_clock": (
         "import time\nticks = iter(range(10**9))\ntime.perf_counter_ns = lambda: next(ticks)\n" + HONEST,
@@ -170,19 +170,41 @@ def test_a_failed_case_does_not_spoil_the_same_kernels_next_case(run_kernels: Ru
     assert (first.status, second.status) == (Status.RUNTIME_ERROR, Status.PASSED)
 
 
-def test_wrong_only_in_the_last_timed_call_is_wrong(run_kernels: RunKernels) -> None:
-    # quick: two rounds, the last one twice, one warm-up, ten samples; the fourteenth call is the last.
-    source = """\
+@pytest.mark.parametrize("how_often", [1, 2])
+def test_a_claim_that_the_judges_clock_doubts_is_measured_again_once(
+    how_often: int, run_kernels: RunKernels, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    doubts = iter(["the claimed time is odd"] * how_often)
+    monkeypatch.setattr("harness.plausibility.claims_problem", lambda *_: next(doubts, None))
+    (record,) = run_kernels({"honest": HONEST})
+    assert record.status is (Status.PASSED if how_often == 1 else Status.REWARD_HACK)
+    assert (record.latency_ms is not None) == (how_often == 1)
+    assert any("measured again" in remark for remark in record.remarks)
+
+
+@pytest.mark.parametrize("wrong", range(1, 11))
+def test_wrong_in_any_one_timed_call_is_wrong(wrong: int, run_kernels: RunKernels, toy_root: Path) -> None:
+    folder = toy_root / "configs" / "protocols"
+    folder.mkdir(parents=True)
+    quick = (REPOSITORY / "configs" / "protocols" / "quick.yaml").read_text()
+    ten = (
+        quick.replace("name: quick", "name: ten")
+        .replace("at_least: 3", "at_least: 10")
+        .replace("at_least: 1,", "at_least: 2,")
+    )
+    (folder / "ten.yaml").write_text(ten.replace("cold_cache: true", "cold_cache: false"))
+    # Two rounds, the last one twice, one warm-up: then come ten samples.
+    source = f"""\
         calls = 0
         def run(a, b, bias):
             global calls
             calls += 1
             p = a @ b
-            return (p, p + bias) if calls < 14 else (p, p + 0)
+            return (p, p + 0) if calls == {4 + wrong} else (p, p + bias)
         """
-    (record,) = run_kernels({"late": source})
+    (record,) = run_kernels({"late": source}, protocol="ten")
     assert record.status is Status.INCORRECT_NUMERICAL
-    assert "timed call 10" in (record.reason or "")
+    assert f"timed call {wrong}:" in (record.reason or "")
 
 
 def test_a_hang_whose_children_hold_the_pipes_leaves_no_process(run_kernels: RunKernels) -> None:

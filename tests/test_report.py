@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY
+from conftest import REPOSITORY, made_record
 
 import harness
 from harness import figures, frame, report, store
@@ -374,7 +374,9 @@ def test_load_warns_of_bad_lines_by_file_and_line_at_the_caller(folder: Path) ->
 def test_columns_have_the_same_types_whatever_they_hold(tmp_path: Path) -> None:
     (tmp_path / "empty.jsonl").write_text("")
     nothing = harness.load(tmp_path / "empty.jsonl")
-    results = harness.load(RESULTS)
+    checked = made_record(latency_ms=None, backend=None, timings={})
+    (tmp_path / "checked.jsonl").write_text(checked.to_line() + "\n")
+    results = harness.load([*RESULTS, tmp_path / "checked.jsonl"])
     assert list(nothing.dtypes) == list(results.dtypes)
     assert len(nothing) == 0
     assert results["iterations"].isna().sum() == (results["latency_ms"].isna()).sum() > 0
@@ -454,4 +456,6 @@ def test_load_imports_no_torch_and_importing_harness_imports_nothing_slow() -> N
 def test_a_page_is_written_to_a_file(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "cli", "report", *map(str, RESULTS), "-f", "html", "-o", str(tmp_path / "r.html")]
     subprocess.run(command, check=True, cwd=REPOSITORY)
-    assert (tmp_path / "r.html").read_text() == "".join(page(store.newest(figures.read(RESULTS)[0])))
+    assert (tmp_path / "r.html").read_text() == "".join(
+        page(figures.with_baselines(store.newest(figures.read(RESULTS)[0])))
+    )
