@@ -134,10 +134,11 @@ class Line:
         self.session.go_on()
         _expect("ended", self.session.hear())
         ended_ns = time.perf_counter_ns()
-        facts = self.session.hear()
+        _expect("copied", self.session.hear())
         copied_ns = time.perf_counter_ns()
-        assert facts is not None
         inspect()
+        facts = self.session.hear()
+        assert facts is not None
         return facts, Passage((ended_ns - started_ns) / 1e6, (copied_ns - started_ns) / 1e6)
 
 

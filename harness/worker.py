@@ -206,6 +206,7 @@ class Worker:
             self._copy(returned, places)
             if self.device.type == "cuda":
                 self.integrity.synchronize()
+            self.say({"state": "copied"})
             return returned, timer.read()
         assert self.held is not None
         self.held.begin(message["ticket"], message["hold_all_streams"])
