@@ -110,7 +110,6 @@ class Queued:
         os.ftruncate(descriptor, 1 << 12)
         self._held, self._flush, self._ticket = Held(descriptor), flush, 0
         self.nothing_ms: float = self._held.empty_ms
-        self._held.queue.load()
 
     def read_ms(self, call: Callable[[], Any]) -> float:
         self._flush()

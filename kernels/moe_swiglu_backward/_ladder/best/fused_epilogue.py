@@ -1,0 +1,1 @@
+../fused_epilogue/kernel.py

@@ -1,0 +1,1 @@
+../joined_products/kernel.py

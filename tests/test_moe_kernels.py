@@ -1,0 +1,442 @@
+"""The ladder of MoE kernels: right for every number of tokens, and compiled for the device that it is made for.
+
+In Triton's interpreter where there is no GPU, at hidden sizes that fit no tile.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import triton.language as tl
+from conftest import REPOSITORY
+from triton.runtime import interpreter
+
+ON_GPU = torch.cuda.is_available()
+DEVICE = "cuda" if ON_GPU else "cpu"
+# Neither is a multiple of any tile, and both are of 8, as descriptors need.
+H, I = 200, 72  # noqa: E741 -- as in the formulas
+RUNGS = ("joined_products", "fused_epilogue", "grouped", "small")
+TOKENS = (1, 2, 3, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 200)
+# Rounding to bfloat16 changes a value by at most 2^-8 of it. Up to three roundings follow each other: of d (where the
+# library makes it), of grad_gate or grad_up, and of the result. Sums in another order add far less.
+ROUNDING = 3.1 * 2.0**-8
+NAN = float("nan")
+
+
+@pytest.fixture(autouse=True)
+def interpreter_that_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton's interpreter cuts float32 off to bfloat16 where a GPU rounds it to the nearest."""
+    plain = interpreter._convert_float
+
+    def convert(values: Any, source: Any, target: Any, mode: Any) -> Any:
+        if (source, target) == (tl.float32, tl.bfloat16):
+            rounded = torch.from_numpy(np.ascontiguousarray(values)).bfloat16()
+            return rounded.view(torch.int16).numpy().view(np.uint16)
+        if (source, target) == (tl.bfloat16, tl.float32):
+            return np.ascontiguousarray(values).astype(np.uint32) << 16
+        return plain(values, source, target, mode)
+
+    monkeypatch.setattr(interpreter, "_convert_float", convert)
+
+
+@cache
+def benchmark() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("moe_crossovers", REPOSITORY / "benchmarks" / "moe_crossovers.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its data classes look for their types
+    spec.loader.exec_module(module)
+    return module
+
+
+def rung(name: str) -> ModuleType:
+    module: ModuleType = benchmark().kernel(name)
+    return module
+
+
+# --- inputs and the right answer ---------------------------------------------------------------------------
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    generator = torch.Generator(device=DEVICE).manual_seed(seed)
+    return torch.randn(*shape, generator=generator, device=DEVICE)
+
+
+def as_the_workload(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
+    """The saved tensors come from the forward pass."""
+    output, x = (normal(tokens, hidden, seed=seed) / hidden**0.5 for seed in (1, 2))
+    gate_weight, up_weight = (normal(inner, hidden, seed=seed) / hidden**0.5 for seed in (3, 4))
+    gate, up = x @ gate_weight.T, x @ up_weight.T
+    sigmoid = torch.sigmoid(gate)
+    silu = gate * sigmoid
+    down_weight = normal(hidden, inner, seed=5) / inner**0.5
+    return [output, x, gate_weight, up_weight, down_weight, gate, sigmoid, silu, up, silu * up]
+
+
+def of_any_size(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
+    """Independent tensors whose rows and columns differ by factors of up to 2^24."""
+    shapes = [tensor.shape for tensor in as_the_workload(tokens, hidden, inner)]
+    sizes = torch.Generator(device=DEVICE).manual_seed(6)
+
+    def spread(length: int) -> torch.Tensor:
+        return torch.exp2(torch.randint(-6, 7, (length,), generator=sizes, device=DEVICE).float())
+
+    return [
+        normal(*shape, seed=seed) * spread(shape[0])[:, None] * spread(shape[1])[None, :]
+        for seed, shape in enumerate(shapes)
+    ]
+
+
+def saturated(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
+    """Gates of -200 and 200: the sigmoid is 0 or 1 and the derivative vanishes or is 1."""
+    values = as_the_workload(tokens, hidden, inner)
+    gate = torch.where(values[5] < 0, -200.0, 200.0)
+    sigmoid = torch.sigmoid(gate)
+    return [*values[:5], gate, sigmoid, gate * sigmoid, values[8], gate * sigmoid * values[8]]
+
+
+def mostly_zeros(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
+    """Whole rows and columns of zeros, and zeros in between."""
+    values = as_the_workload(tokens, hidden, inner)
+    for seed, tensor in enumerate(values):
+        tensor *= normal(*tensor.shape, seed=40 + seed) > 0.5
+        tensor[::3] = 0
+        tensor[:, 1::4] = 0
+    return values
+
+
+MAKERS = (as_the_workload, of_any_size, saturated, mostly_zeros)
+
+
+def made(maker: Callable[..., list[torch.Tensor]], tokens: int, hidden: int = H, inner: int = I) -> list[torch.Tensor]:
+    return [tensor.bfloat16() for tensor in maker(tokens, hidden, inner)]
+
+
+def formula(inputs: list[torch.Tensor], absolute: bool = False) -> list[torch.Tensor]:
+    """The four gradients in float64; with `absolute`, the sums of their terms' magnitudes."""
+
+    def of(values: torch.Tensor) -> torch.Tensor:
+        return values.abs() if absolute else values
+
+    values = [tensor.double() for tensor in inputs]
+    output, x, gate_weight, up_weight, down_weight, gate, sigmoid, silu, up, intermediate = values
+    slope = of(sigmoid) * (1 + of(gate) * of(1 - sigmoid))
+    d = of(output) @ of(down_weight)
+    grad_gate, grad_up = d * of(up) * slope, d * of(silu)
+    grad_x = grad_gate @ of(gate_weight) + grad_up @ of(up_weight)
+    return [grad_x, grad_gate.T @ of(x), grad_up.T @ of(x), of(output).T @ of(intermediate)]
+
+
+def assert_right(found: Any, inputs: list[torch.Tensor]) -> None:
+    """Every element is as near to the formula's as roundings of what it is the sum of allow. NaN is not near."""
+    names = ("grad_x", "grad_gate_weight", "grad_up_weight", "grad_down_weight")
+    for name, output, wanted, size in zip(names, found, formula(inputs), formula(inputs, absolute=True), strict=True):
+        assert output.dtype == torch.bfloat16
+        assert output.shape == wanted.shape
+        # The least normal bfloat16: what is smaller may be lost.
+        near = (output.double() - wanted).abs() <= ROUNDING * size + 2.0**-126
+        assert bool(near.all()), f"{name}: {int((~near).sum())} of {near.numel()} elements are wrong"
+
+
+# --- right for every number of tokens ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_a_rung_is_right_for_every_number_of_tokens(name: str) -> None:
+    module = rung(name)
+    for number, tokens in enumerate(TOKENS):
+        inputs = made(MAKERS[number % len(MAKERS)], tokens)
+        kept = [tensor.clone() for tensor in inputs]
+        assert_right(module.run(*inputs), inputs)
+        assert all(map(torch.equal, inputs, kept)), "an input changed"
+
+
+CONFIGURATIONS = [
+    pytest.param(one.rung, one.config, id=one.name.replace(" ", "_"))
+    for one in (benchmark().from_tables() if not ON_GPU else [])
+]
+
+
+@pytest.mark.parametrize(("name", "config"), CONFIGURATIONS)
+def test_every_configuration_is_right_beyond_its_range(name: str, config: Any) -> None:
+    """Whatever the tables will say: how a product is cut changes no result."""
+    most = config.d.rows if name == "small" else 150
+    for tokens in (min(most, 7), most):
+        inputs = made(of_any_size, tokens)
+        assert_right(rung(name).launch(config, *inputs), inputs)
+
+
+@pytest.mark.parametrize("name", RUNGS)
+@pytest.mark.parametrize(("hidden", "inner"), [(256, 96), (64, 16), (24, 8)])
+def test_hidden_sizes_may_fit_tiles_or_be_smaller(name: str, hidden: int, inner: int) -> None:
+    inputs = made(as_the_workload, 19, hidden, inner)
+    assert_right(rung(name).run(*inputs), inputs)
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_each_input_counts_on_its_own(name: str) -> None:
+    """Nothing is computed from another tensor than the formula's: each one is replaced, with the others kept."""
+    inputs = made(as_the_workload, 18, 64, 24)
+    for i, tensor in enumerate(inputs):
+        other = normal(*tensor.shape, seed=70 + i).bfloat16()
+        changed = [*inputs[:i], other, *inputs[i + 1 :]]
+        assert_right(rung(name).run(*changed), changed)
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_zeros_give_exact_zeros(name: str) -> None:
+    inputs = made(as_the_workload, 20)
+    inputs[0].zero_()
+    assert not any(bool(output.any()) for output in rung(name).run(*inputs))
+
+
+@pytest.mark.parametrize("name", RUNGS)
+def test_results_repeat_bit_for_bit(name: str) -> None:
+    for tokens in (16, 33):
+        inputs = made(as_the_workload, tokens)
+        first, second = rung(name).run(*inputs), rung(name).run(*inputs)
+        assert all(map(torch.equal, first, second))
+
+
+# --- nothing outside of the tensors is read or written -------------------------------------------------------
+
+
+class Walls:
+    """Puts tensors between NaNs, and looks whether those are still there."""
+
+    def __init__(self) -> None:
+        self._rooms: list[tuple[torch.Tensor, int, int]] = []
+
+    def room(self, *shape: int) -> torch.Tensor:
+        """A tensor full of NaN with more NaN on both sides, as far as a tile could reach."""
+        count = int(np.prod(shape))
+        wall = 256 * shape[-1] if len(shape) > 1 else 1024
+        wall += -wall % 128  # of 256 bytes
+        whole = torch.full((2 * wall + count,), NAN, dtype=torch.bfloat16, device=DEVICE)
+        self._rooms.append((whole, wall, wall + count))
+        return whole[wall : wall + count].view(shape)
+
+    def stand(self) -> bool:
+        return all(
+            bool(whole[:begin].isnan().all()) and bool(whole[end:].isnan().all()) for whole, begin, end in self._rooms
+        )
+
+
+@pytest.fixture
+def walls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Walls]:
+    """Whatever a kernel allocates lies between walls."""
+    built = Walls()
+    plain = torch.Tensor.new_empty
+
+    def new_empty(like: torch.Tensor, *shape: int, **options: Any) -> torch.Tensor:
+        return plain(like, *shape, **options) if options else built.room(*shape)  # the interpreter gives options
+
+    monkeypatch.setattr(torch, "empty", lambda *shape, **_: built.room(*shape))
+    monkeypatch.setattr(torch, "empty_like", lambda tensor: built.room(*tensor.shape))
+    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
+    yield built
+    assert built.stand(), "something was written outside of a tensor"
+
+
+@pytest.mark.parametrize("tokens", [1, 21, 67, 129])
+@pytest.mark.parametrize("name", RUNGS)
+def test_nothing_is_read_or_written_outside(name: str, tokens: int, walls: Walls) -> None:
+    """NaN that is read spoils a result; NaN that is overwritten is missed; and so is what is not written."""
+    inputs = []
+    for tensor in made(as_the_workload, tokens):
+        inputs.append(walls.room(*tensor.shape).copy_(tensor))
+    assert_right(rung(name).run(*inputs), inputs)
+
+
+# --- which rung, and what if not -----------------------------------------------------------------------------
+
+
+def test_best_takes_the_library_where_the_device_is_no_hopper() -> None:
+    best = rung("best")
+    assert best.choose(16, torch.device("cpu")) is best.joined_products
+
+
+def test_best_has_a_rung_for_every_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = rung("best")
+    monkeypatch.setattr(best, "is_hopper", lambda device: True)
+    chosen = [best.choose(tokens, torch.device("cpu")) for tokens in (1, 32, 33, 4096, 100_000)]
+    assert chosen[0].__name__ == "small"
+    assert chosen[-1] in (best.joined_products, best.fused_epilogue, best.grouped)
+    limits = [most for most, _ in best.RUNGS[:-1]]
+    assert limits == sorted(limits)
+    assert best.RUNGS[-1][0] is None
+    for tokens in (1, 40, 150):
+        inputs = made(as_the_workload, tokens)
+        assert_right(best.run(*inputs), inputs)
+
+
+def test_without_triton_best_is_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    best = rung("best")
+    monkeypatch.setattr(best, "RUNGS", ())
+    inputs = made(as_the_workload, 12)
+    assert best.choose(12, inputs[0].device) is best.portable
+    assert_right(best.run(*inputs), inputs)
+
+
+def test_the_few_token_kernel_leaves_its_counters_at_zero() -> None:
+    small = rung("small")
+    inputs = made(as_the_workload, 9)
+    for _ in range(3):
+        small.run(*inputs)
+    assert not any(bool(counters.any()) for counters in small._counters.values())
+
+
+def test_more_tokens_than_the_few_token_kernel_takes_are_right_too() -> None:
+    inputs = made(as_the_workload, 200)
+    assert rung("small").choose(200) is None
+    assert_right(rung("small").run(*inputs), inputs)
+
+
+@pytest.mark.parametrize("name", ["small", "grouped", "fused_epilogue"])
+def test_tables_rise_and_have_no_gap(name: str) -> None:
+    table = rung(name).CONFIGS
+    limits = [most for most, _ in table]
+    assert limits[-1] in (None, 128)
+    rising = [most for most in limits if most is not None]
+    assert rising == sorted(set(rising))
+
+
+# --- compiled for what it is made for --------------------------------------------------------------------------
+
+
+def test_every_configuration_compiles_for_hopper_and_spills_nothing(tmp_path: Path) -> None:
+    """At full size, in a process without the interpreter: shared memory fits, no register goes to memory."""
+    found = tmp_path / "compiled.json"
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    done = subprocess.run(
+        [sys.executable, "benchmarks/moe_crossovers.py", "--compile", "--tables", "--json", str(found)],
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    print(done.stdout)
+    report = json.loads(found.read_text())
+    functions = {one["function"] for one in report["compiled"]}
+    assert functions == {"slices_and_sum", "first_launch", "second_launch", "d_and_swiglu_backward"}
+    assert len(report["compiled"]) == sum(2 if one.rung == "grouped" else 1 for one in benchmark().from_tables())
+
+
+# --- the benchmark -------------------------------------------------------------------------------------------
+
+
+class FakeClock:
+    """Counts how often it is asked; the time is the same for all."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def read_us(self, call: Callable[[], Any]) -> float:
+        self.calls += 1
+        call()
+        return 10.0 + self.calls % 7
+
+
+TRIES = """\
+import os, sys, time
+for name in sys.argv[1:]:
+    print(f"begin\\t{name}", flush=True)
+    if name.startswith("crashes"):
+        os.abort()
+    if name.startswith("hangs"):
+        time.sleep(60)
+    print(f"end\\t{name}\\tok", flush=True)
+"""
+
+
+def test_a_candidate_that_crashes_or_hangs_is_left_out_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark(), "SILENCE_S", 1.5)
+    monkeypatch.setattr(benchmark(), "PROCESSES", 2)
+    names = ["good a", "hangs", "crashes b", "good c", "crashes d", "good e"]
+    trial = benchmark().Trial(names, time.monotonic() + 30, lambda some: [sys.executable, "-c", TRIES, *some])
+    wanted = {name: "the process died" if "crashes" in name else "ok" for name in names}
+    assert trial.outcomes == wanted | {"hangs": "no answer in time"}
+
+
+def test_a_process_that_never_begins_is_not_started_for_ever() -> None:
+    trial = benchmark().Trial(["a", "b"], time.monotonic() + 30, lambda some: [sys.executable, "-c", "1 / 0"])
+    assert trial.outcomes == {"a": "the process died", "b": "the process died"}
+
+
+def test_candidates_have_names_of_their_own_and_cover_all_tokens() -> None:
+    found = benchmark().candidates()
+    assert len({one.name for one in found}) == len(found)
+    for tokens in benchmark().TOKENS:
+        kinds = {(one.rung, one.part) for one in found if one.least <= tokens <= one.most}
+        assert {("grouped", "first"), ("grouped", "second"), ("fused_epilogue", None)} <= kinds, tokens
+        assert ("small", None) in kinds or tokens > 128
+
+
+@pytest.mark.skipif(ON_GPU, reason="replaces the device")
+def test_the_benchmark_times_pairs_and_goes_on_after_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    bench = benchmark()
+    for name, value in (("DEVICE", "cpu"), ("HIDDEN", 64), ("INNER", 16), ("FEW_READINGS", 1), ("MORE_READINGS", 2)):
+        monkeypatch.setattr(bench, name, value)
+    tokens = 5
+    some = [one for one in bench.candidates() if one.least <= tokens <= one.most and one.rung != "fused_pointwise"]
+    parts = [one for part in ("first", "second") for one in [one for one in some if one.part == part][:2]]
+    broken = bench.Candidate("small broken", "small", None, 1, 16, part="neither")
+    monkeypatch.setattr(bench.kernel("small"), "run", lambda *inputs: 1 / 0)
+    chosen = [some[0], *parts, broken]
+    assert all(bench.tried(one, tokens) < bench.WORST_ERROR for one in chosen[:-1])
+    measured = bench.Measured("none", "0", "0", 1.0, {}, {})
+    bench.Bench(FakeClock(), measured, float("inf")).at(tokens, chosen)
+    assert list(measured.failed) == ["small broken"]
+    assert any(name.startswith("grouped [") for name in measured.readings_us[tokens])
+    measured.write(tmp_path / "found.json")
+    assert json.loads((tmp_path / "found.json").read_text())["median_us"]["5"]
+    assert "joined_products" in bench.report(measured, tokens)
+
+
+# --- at full size ----------------------------------------------------------------------------------------------
+
+gpu = [pytest.mark.gpu, pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")]
+
+
+def sampled_tokens() -> list[int]:
+    """Beside every tile's edges, and anywhere else up to 9000."""
+    edges = {edge + beside for edge in (16, 32, 64, 128, 256, 512, 768, 1536, 3328) for beside in (-1, 0, 1)}
+    return sorted({1, 2, 3, 8999, 9000, *edges, *random.Random(3).sample(range(1, 9001), 20)})
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=gpu) for name in (*RUNGS, "best")])
+def test_a_rung_is_right_at_full_size(name: str) -> None:
+    for number, tokens in enumerate(sampled_tokens()):
+        inputs = made(MAKERS[number % len(MAKERS)], tokens, 2048, 768)
+        assert_right(rung(name).run(*inputs), inputs)
+
+
+@pytest.mark.parametrize("name", [pytest.param(name, marks=gpu) for name in (*RUNGS, "best")])
+def test_hundreds_of_calls_in_a_row_give_the_same_bits(name: str) -> None:
+    """A race would show sooner or later: between launches, programs or calls."""
+    for tokens in (1, 16, 31, 128, 500, 1087):
+        inputs = made(as_the_workload, tokens, 2048, 768)
+        first = [output.clone() for output in rung(name).run(*inputs)]
+        same = torch.ones((), dtype=torch.bool, device=DEVICE)
+        for _ in range(300):
+            for wanted, found in zip(first, rung(name).run(*inputs), strict=True):
+                same &= (wanted == found).all()
+        assert bool(same), tokens
