@@ -24,6 +24,8 @@ _KILL_ROUNDS = 200
 _AWAITED = (signal.SIGTERM, signal.SIGCHLD)
 # How often to see whether the judge is still there, should its death not have been signalled.
 _LOOK_UP_S = 2.0
+# States of processes as /proc/PID/stat has them; the empty one is for a process that is no longer there.
+_ENDED, _STOPPED = ("Z", "X", ""), ("T", "t")
 
 
 def guard(keep_for_worker: int) -> None:
@@ -110,14 +112,9 @@ def descendants(root: int) -> list[int]:
     children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_text()
-            except OSError:
-                continue
-            # "pid (name) state ppid ...": the name may hold spaces and parentheses.
-            state, parent = stat.rpartition(")")[2].split()[:2]
-            if state != "Z":
-                children.setdefault(int(parent), []).append(int(entry.name))
+            state, parent = _state_and_parent(int(entry.name))
+            if state not in _ENDED:
+                children.setdefault(parent, []).append(int(entry.name))
     found, waiting = list[int](), [root]
     while waiting:
         below = children.get(waiting.pop(), [])
@@ -131,10 +128,17 @@ def await_stop(pids: list[int]) -> None:
     deadline = time.monotonic() + 1.0
     for pid in pids:
         while time.monotonic() < deadline:
-            try:
-                state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-            except OSError:
-                break
-            if state in "TtZX":
+            if _state_and_parent(pid)[0] in (*_ENDED, *_STOPPED):
                 break
             time.sleep(0.0001)
+
+
+def _state_and_parent(pid: int) -> tuple[str, int]:
+    """What a process does, as one letter, and its parent's id; an empty string and 0 when it is gone."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return "", 0
+    # "pid (name) state ppid ...": the name may hold spaces and parentheses.
+    state, parent = stat.rpartition(")")[2].split()[:2]
+    return state, int(parent)

@@ -90,7 +90,6 @@ class Runner:
     def _kernel(
         self, workload: Workload, kernel: Kernel, cases: Sequence[Case], reference: ModuleType
     ) -> Iterator[Record]:
-        session: Session | None = None
         started: Started | None = None
         timeouts = 0
         giving_up: Outcome | None = self._unfit(kernel)
@@ -99,29 +98,25 @@ class Runner:
                 self.observer.begin(kernel.name, workload.name, case.id)
                 outcome = giving_up or self._no_room(case)
                 if outcome is None:
-                    if session is None or started is None:
-                        self.observer.stage("starting")
-                        session = Session()
-                        try:
-                            started = self._start(session, kernel)
-                        except WorkerFailure as failure:
-                            # What fails on loading fails for every case alike.
-                            giving_up = outcome = Outcome(failure.status, failure.reason, failure.log_tail)
-                    if outcome is None and started is not None:
-                        session.allow(self.options.timeout_s)
+                    try:
+                        started = started or self._start(kernel)
+                    except WorkerFailure as failure:
+                        # What fails on loading fails for every case alike.
+                        giving_up = outcome = Outcome(failure.status, failure.reason, failure.log_tail)
+                    else:
+                        started.line.session.allow(self.options.timeout_s)
                         outcome = self._evaluate(workload, case, reference, started)
-                    assert outcome is not None
-                    if outcome.status is not Status.PASSED:
-                        session.close()
-                        session = started = None
+                        if outcome.status is not Status.PASSED:
+                            started.line.session.close()
+                            started = None
                     timeouts = timeouts + 1 if outcome.status is Status.TIMEOUT else 0
                     if timeouts == TIMEOUTS_IN_A_ROW:
                         reason = f"skipped after {timeouts} timeouts in a row"
                         giving_up = Outcome(Status.SKIPPED, reason)
                 yield self._record(workload, kernel, case, outcome)
         finally:
-            if session is not None:
-                session.close()
+            if started is not None:
+                started.line.session.close()
 
     def _evaluate(self, workload: Workload, case: Case, reference: ModuleType, started: Started) -> Outcome:
         chosen = self.options
@@ -139,10 +134,20 @@ class Runner:
         except torch.OutOfMemoryError:
             return Outcome(Status.SKIPPED, "the judge's inputs and reference do not fit into the GPU's memory")
 
-    def _start(self, session: Session, kernel: Kernel) -> Started:
-        """Start the worker, read what a call of nothing takes, and load the kernel. Raises `WorkerFailure`."""
+    def _start(self, kernel: Kernel) -> Started:
+        """Start a worker and load the kernel. Raises `WorkerFailure`; the worker is gone then."""
+        self.observer.stage("starting")
+        session = Session()
+        try:
+            session.allow(self.options.timeout_s)
+            return self._started(session, kernel)
+        except BaseException:
+            session.close()
+            raise
+
+    def _started(self, session: Session, kernel: Kernel) -> Started:
+        """Set up timing, read what a call of nothing takes, and load the kernel. Raises `WorkerFailure`."""
         target, protocol = self.options.target, self.options.protocol
-        session.allow(self.options.timeout_s)
         backends = [protocol.backend, *protocol.also]
         gate = Gate(target.device) if HELD_BACKEND in backends else None
         if gate:

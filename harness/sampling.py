@@ -7,7 +7,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from harness import plausibility, stats
@@ -130,8 +130,7 @@ class Sampler:
         """Samples until the rule is content; once more when the GPU was throttled too often."""
         taken = self._take()
         if taken.throttled_share > THROTTLED_SHARE:
-            again = self._take()
-            return Taken(again.calls, again.attempts, again.ended_by, again.throttled, again.state, measured_again=True)
+            return replace(self._take(), measured_again=True)
         return taken
 
     def _take(self) -> Taken:

@@ -26,9 +26,6 @@ Call = Callable[[], Any]
 # How far work on other streams must outlast the call's own one before it counts: this much, or this share.
 OTHER_STREAMS_MS = 0.003
 OTHER_STREAMS_SHARE = 0.03
-# On the CPU no more than this: the caches that servers share are larger, and reading them several times over would
-# take longer than most calls.
-CPU_FLUSH_BYTES = 512 << 20
 _FLOOR_READINGS = 15
 
 median = statistics.median

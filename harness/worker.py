@@ -102,7 +102,6 @@ class Worker:
         return {
             "floors_ms": floors_ms,
             "empty_ms": self.held.empty_ms if self.held else None,
-            "sees_all_streams": self.held.queue.sees_all_streams if self.held else None,
         }
 
     def _timer(self, backend: str) -> Timer:
