@@ -52,7 +52,7 @@ def main() -> None:
     judged_s = seconds(catalog, asked.workload, asked.kernel)
     with (
         patch.object(Evaluation, "_expected", lambda self: []),
-        patch.object(Evaluation, "_compare", lambda self, expected, found: judge.PASSED),
+        patch.object(Evaluation, "_compare", lambda self, *_: judge.PASSED),
         patch.object(Evaluation, "_same_bits_twice", lambda self: True),
         patch.object(Evaluation, "_verdict_on_part", lambda self, seen: judge.PASSED),
         patch.object(Slicer, "draw", lambda self, secret: []),

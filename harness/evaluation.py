@@ -179,7 +179,7 @@ class Evaluation:
                 break
             self.stage(f"round {done + 1} of {asked.rounds}")
             self._new_content("round", done, salt="")
-            compare = partial(self._compare, self._expected(), found)
+            compare = partial(self._compare_now, self._expected(), found)
             # What earlier rounds returned is still held, so that an output in the same memory shows.
             call, verdict = self._call(compare, keep_outputs=True, all_streams=True)
             if call.held:
@@ -199,15 +199,20 @@ class Evaluation:
             outcome.correctness["determinism"] = {"same_bits_twice": self._same_bits_twice()}
 
     def _same_bits_twice(self) -> bool:
-        """Whether the last round's content, once more, gives the last round's bits."""
-        first = [output.clone() for output in self.arena.outputs(self.case.outputs)]
-        _, same = self._call(
-            lambda: all(
-                torch.equal(judge.bits(now), judge.bits(before))
-                for now, before in zip(self.arena.outputs(self.case.outputs), first, strict=True)
-            )
-        )
-        return bool(same)
+        """Whether the last round's content, once more, gives the last round's bits.
+
+        Other bits must be right as well. Raises `_Rejected`.
+        """
+        first = self._copied_outputs()
+        _, second = self._call(self._copied_outputs)
+        same = all(torch.equal(judge.bits(now), judge.bits(before)) for now, before in zip(second, first, strict=True))
+        del first
+        if not same and (verdict := self._compare(self._expected(), second)) is not judge.PASSED:
+            raise _Rejected(Verdict(verdict.status, f"the last round once more: {verdict.reason}"))
+        return same
+
+    def _copied_outputs(self) -> list[torch.Tensor]:
+        return [output.clone() for output in self.arena.outputs(self.case.outputs)]
 
     def _new_content(self, purpose: str, index: int, salt: str) -> None:
         seed = inputs.derived_seed(self.seed, self.workload.name, self.case.id, purpose, index, salt)
@@ -229,15 +234,27 @@ class Evaluation:
             reason = f"the reference fails ({type(error).__name__}: {error})"
             raise _Rejected(Verdict(Status.INVALID_REFERENCE, reason)) from error
 
-    def _compare(self, expected: list[torch.Tensor], found: Mapping[str, list[Comparison]]) -> Verdict:
+    def _compare_now(
+        self, expected: list[torch.Tensor], found: Mapping[str, list[Comparison]] | None = None
+    ) -> Verdict:
+        """The verdict on what the arena's outputs hold at this moment."""
+        return self._compare(expected, self.arena.outputs(self.case.outputs), found)
+
+    def _compare(
+        self,
+        expected: list[torch.Tensor],
+        outputs: Sequence[torch.Tensor],
+        found: Mapping[str, list[Comparison]] | None = None,
+    ) -> Verdict:
+        """The verdict on whole outputs; the comparisons are added to `found`."""
         names = [tensor.name for tensor in self.case.outputs]
         limits = [self.case.tolerances[name] for name in names]
-        outputs = self.arena.outputs(self.case.outputs)
         comparisons = dict(
             zip(names, judge.compare_all(list(zip(outputs, expected, limits, strict=True))), strict=True)
         )
-        for name, comparison in comparisons.items():
-            found[name].append(comparison)
+        if found is not None:
+            for name, comparison in comparisons.items():
+                found[name].append(comparison)
         return judge.verdict_on_outputs(comparisons, self.case.tolerances)
 
     # Calls --------------------------------------------------------------------------------
@@ -264,17 +281,24 @@ class Evaluation:
         return call, seen
 
     def _timed_call(self, whole: bool) -> Call:
-        """A call whose outputs are checked: as a whole, or a random part of them. Raises `_Rejected`."""
+        """A checked call that counts as timed, on new content as often as the protocol says. Raises `_Rejected`."""
         if self.timed_calls % self.protocol.fresh_content_every == 0:
             self._new_content("sample", self.timed_calls, self.salt)
         self.timed_calls += 1
+        call = self._checked_call(f"timed call {self.timed_calls}", whole)
+        if whole or not self.slicer.is_possible:
+            self.whole_calls.append(self.timed_calls)
+        return call
+
+    def _checked_call(self, title: str, whole: bool) -> Call:
+        """A call whose outputs are checked: as a whole, or a random part of them. Raises `_Rejected`."""
         whole = whole or not self.slicer.is_possible
         expected = self._expected() if whole else None
         parts = [] if whole else self.slicer.draw(SECRET)
 
         def look() -> _Seen:
             if expected is not None:
-                return _Seen([], {}, None, self._compare(expected, {name: [] for name in self.case.tolerances}))
+                return _Seen([], {}, None, self._compare_now(expected))
             outputs = self.arena.outputs(self.case.outputs)
             # Not finite as soon as one element is not, and read at memory speed.
             sums = torch.stack([output.sum(dtype=torch.float32) for output in outputs])
@@ -283,9 +307,7 @@ class Evaluation:
         call, seen = self._call(look)
         verdict = seen.whole or self._verdict_on_part(seen)
         if verdict is not judge.PASSED:
-            raise _Rejected(Verdict(verdict.status, f"timed call {self.timed_calls}: {verdict.reason}"))
-        if whole:
-            self.whole_calls.append(self.timed_calls)
+            raise _Rejected(Verdict(verdict.status, f"{title}: {verdict.reason}"))
         return call
 
     def _verdict_on_part(self, seen: _Seen) -> Verdict:
@@ -295,7 +317,7 @@ class Evaluation:
         verdict = judge.verdict_on_outputs(dict(zip(seen.taken, judge.compare_all(pairs), strict=True)), limits)
         if verdict is judge.PASSED and seen.sums is not None and not bool(torch.isfinite(seen.sums).all()):
             # Somewhere outside of the part, or finite numbers whose sum is not: the whole tells.
-            return self._compare(self._expected(), {name: [] for name in self.case.tolerances})
+            return self._compare_now(self._expected())
         return verdict
 
     # Samples ------------------------------------------------------------------------------
@@ -305,7 +327,7 @@ class Evaluation:
         for index in range(asked.warmup):
             self.stage(f"warm-up {index + 1} of {asked.warmup}")
             self._new_content("warm-up", index, self.salt)
-            self._call(lambda: None)
+            self._checked_call(f"warm-up {index + 1}", whole=False)
         for backend in (self.protocol.backend, *self.protocol.also):
             self.caller.backend = backend
             sampler = Sampler(asked, self._timed_call, self.caller, self.monitor, self.stage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -19,6 +20,7 @@ from harness import corpus, machine, selftest
 from harness.catalog import Catalog
 from harness.corpus import CheatModel, Entry, EntryModel
 from harness.errors import InputError
+from harness.machine import Target
 from harness.records import Status
 from harness.selftest import Finding, Observation, Verdict
 
@@ -91,6 +93,17 @@ def test_every_cheat_says_where_its_kind_was_seen() -> None:
 def test_few_cheats_are_allowed_to_pass() -> None:
     harmless = [e.name for e in ENTRIES if isinstance(e.model, CheatModel) and e.model.harmless_because]
     assert len(harmless) <= 10, harmless
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_cheats_that_count_calls_know_how_many_there_are(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(ENTRIES[0].folder)
+    counts = importlib.import_module("_moe")
+    monkeypatch.setattr(Target, "kind", device)
+    protocol = selftest.setting(Catalog(), machine.target("cpu"), jobs=1, repeat=1).protocol
+    untimed = protocol.correctness.rounds + 1 + protocol.timing.warmup
+    assert counts.UNTIMED_CALLS[device] == untimed
+    assert counts.CALLS[device] == untimed + protocol.timing.samples
 
 
 def test_a_lost_judge_is_told_and_leaves_no_process() -> None:

