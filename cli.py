@@ -349,8 +349,7 @@ def _run(
     check_only: bool = False,
     also: Sequence[str] = (),
 ) -> NoReturn:
-    if resume and output is None:
-        raise InputError("--resume", "needs the file to go on with", "add -o FILE")
+    _check_resumable(resume, output)
     setup = _set_up(
         workloads,
         kernels,
@@ -406,6 +405,11 @@ def _run(
         console.print("No case passed.", style="red")
         raise typer.Exit(EXIT_KERNEL_FAILED)
     raise typer.Exit(EXIT_KERNEL_FAILED if any(record.status.failed for record in shown) else 0)
+
+
+def _check_resumable(resume: bool, output: Path | None) -> None:
+    if resume and output is None:
+        raise InputError("--resume", "needs the file to go on with", "add -o FILE")
 
 
 def _answers(record: Record, check_only: bool) -> bool:
@@ -1193,6 +1197,7 @@ def noise(
     output: OutputOption = None,
     timeout: TimeoutOption = 300.0,
     scale: ScaleOption = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Count the processes that the output file holds.")] = False,
     lock: LockOption = None,
     as_json: JsonOption = False,
     root: RootOption = None,
@@ -1201,6 +1206,7 @@ def noise(
 
     With the results file, solbench gate --noise FILE calls nothing a regression that is smaller.
     """
+    _check_resumable(resume, output)
     from harness import noise as found
     from harness.catalog import Catalog, gate_policy
     from harness.compare import Criteria
@@ -1214,16 +1220,26 @@ def noise(
 
     console = setup.console
     records: list[Record] = []
+    held = [record for record in setup.earlier if resume and record.latency_ms is not None]
 
     def keep(record: Record) -> None:
         _keep(setup.path, record)
         records.append(record)
 
+    def already_held(record: Record) -> bool:
+        same = next((earlier for earlier in held if earlier.identity == record.identity), None)
+        if same is None:
+            return False
+        held.remove(same)  # one process of this run for each that is there
+        records.append(same)
+        progress.skipped()
+        return True
+
     interrupted = False
     total = processes * sum(len(plan.cases) for plan in setup.plans)
     with setup.locked(), _Progress(console, total) as progress:
         try:
-            interleave.measure([setup.plans], processes, setup.options, progress, keep)
+            interleave.measure([setup.plans], processes, setup.options, progress, keep, already_held)
         except KeyboardInterrupt:
             interrupted = True
     console.print(f"{len(records)} of {total} records, in {setup.path}", markup=False)

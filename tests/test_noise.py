@@ -172,6 +172,12 @@ def test_noise_is_measured_in_fresh_processes_and_serves_the_gate(toy_root: Path
     done = solbench("gate", str(now), "--baseline", str(base), "--noise", str(base), cwd=toy_root)
     assert done.returncode == 2
     assert "too few" in done.stderr
+    # One process more, beside the five that the file holds.
+    more = [*command[:-1], "6", "-o", str(file), "--resume", "--json", "--root", str(toy_root)]
+    done = solbench(*more, cwd=toy_root)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["processes"] == 6
+    assert len({record.run_id for record in store.read(file)[0]}) == 6
 
 
 def test_a_kernel_that_fails_has_no_noise(toy_root: Path) -> None:
@@ -182,6 +188,12 @@ def test_a_kernel_that_fails_has_no_noise(toy_root: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     assert "wrong r3: INCORRECT" in done.stderr
+
+
+def test_going_on_needs_a_file(toy_root: Path) -> None:
+    done = solbench("noise", "toy", "--resume", "-d", "cpu", "--root", str(toy_root), cwd=toy_root)
+    assert done.returncode == 2
+    assert "add -o FILE" in done.stderr
 
 
 def test_the_public_protocol_is_refused_on_the_cpu(toy_root: Path) -> None:
