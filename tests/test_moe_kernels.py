@@ -5,76 +5,48 @@ In Triton's interpreter where there is no GPU, at hidden sizes that fit no tile.
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
 import random
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
-import triton.language as tl
-from conftest import REPOSITORY
-from triton.runtime import interpreter
+import triton_ladder
+from triton_ladder import (  # noqa: F401 -- fixtures are used by name
+    DEVICE,
+    ON_GPU,
+    FakeClock,
+    Walls,
+    assert_near,
+    compiled_tables,
+    gpu,
+    interpreter_that_rounds,
+    normal,
+    spread,
+    thinned,
+    walls_around_all,
+)
 
-ON_GPU = torch.cuda.is_available()
-DEVICE = "cuda" if ON_GPU else "cpu"
 # Neither is a multiple of any tile, and both are of 8, as descriptors need.
 H, I = 200, 72  # noqa: E741 -- as in the formulas
-RUNGS = ("joined_products", "fused_epilogue", "grouped", "small")
+RUNGS = ("joined_products", "fused_epilogue", "grouped", "small", "warp_specialized")
 TOKENS = (1, 2, 3, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 200)
-# Rounding to bfloat16 changes a value by at most 2^-8 of it. Up to three roundings follow each other: of d (where the
-# library makes it), of grad_gate or grad_up, and of the result. Sums in another order add far less.
-ROUNDING = 3.1 * 2.0**-8
-NAN = float("nan")
 
 
-@pytest.fixture(autouse=True)
-def interpreter_that_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Triton's interpreter cuts float32 off to bfloat16 where a GPU rounds it to the nearest."""
-    plain = interpreter._convert_float
-
-    def convert(values: Any, source: Any, target: Any, mode: Any) -> Any:
-        if (source, target) == (tl.float32, tl.bfloat16):
-            rounded = torch.from_numpy(np.ascontiguousarray(values)).bfloat16()
-            return rounded.view(torch.int16).numpy().view(np.uint16)
-        if (source, target) == (tl.bfloat16, tl.float32):
-            return np.ascontiguousarray(values).astype(np.uint32) << 16
-        return plain(values, source, target, mode)
-
-    monkeypatch.setattr(interpreter, "_convert_float", convert)
-
-
-@cache
 def benchmark() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("moe_crossovers", REPOSITORY / "benchmarks" / "moe_crossovers.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its data classes look for their types
-    spec.loader.exec_module(module)
-    return module
+    return triton_ladder.benchmark("moe_crossovers")
 
 
 def rung(name: str) -> ModuleType:
-    module: ModuleType = benchmark().kernel(name)
-    return module
+    return triton_ladder.rung("moe_crossovers", name)
 
 
 # --- inputs and the right answer ---------------------------------------------------------------------------
-
-
-def normal(*shape: int, seed: int = 0) -> torch.Tensor:
-    generator = torch.Generator(device=DEVICE).manual_seed(seed)
-    return torch.randn(*shape, generator=generator, device=DEVICE)
 
 
 def as_the_workload(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
@@ -90,16 +62,7 @@ def as_the_workload(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
 
 def of_any_size(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
     """Independent tensors whose rows and columns differ by factors of up to 2^24."""
-    shapes = [tensor.shape for tensor in as_the_workload(tokens, hidden, inner)]
-    sizes = torch.Generator(device=DEVICE).manual_seed(6)
-
-    def spread(length: int) -> torch.Tensor:
-        return torch.exp2(torch.randint(-6, 7, (length,), generator=sizes, device=DEVICE).float())
-
-    return [
-        normal(*shape, seed=seed) * spread(shape[0])[:, None] * spread(shape[1])[None, :]
-        for seed, shape in enumerate(shapes)
-    ]
+    return spread([tensor.shape for tensor in as_the_workload(tokens, hidden, inner)])
 
 
 def saturated(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
@@ -112,12 +75,7 @@ def saturated(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
 
 def mostly_zeros(tokens: int, hidden: int, inner: int) -> list[torch.Tensor]:
     """Whole rows and columns of zeros, and zeros in between."""
-    values = as_the_workload(tokens, hidden, inner)
-    for seed, tensor in enumerate(values):
-        tensor *= normal(*tensor.shape, seed=40 + seed) > 0.5
-        tensor[::3] = 0
-        tensor[:, 1::4] = 0
-    return values
+    return thinned(as_the_workload(tokens, hidden, inner))
 
 
 MAKERS = (as_the_workload, of_any_size, saturated, mostly_zeros)
@@ -143,14 +101,7 @@ def formula(inputs: list[torch.Tensor], absolute: bool = False) -> list[torch.Te
 
 
 def assert_right(found: Any, inputs: list[torch.Tensor]) -> None:
-    """Every element is as near to the formula's as roundings of what it is the sum of allow. NaN is not near."""
-    names = ("grad_x", "grad_gate_weight", "grad_up_weight", "grad_down_weight")
-    for name, output, wanted, size in zip(names, found, formula(inputs), formula(inputs, absolute=True), strict=True):
-        assert output.dtype == torch.bfloat16
-        assert output.shape == wanted.shape
-        # The least normal bfloat16: what is smaller may be lost.
-        near = (output.double() - wanted).abs() <= ROUNDING * size + 2.0**-126
-        assert bool(near.all()), f"{name}: {int((~near).sum())} of {near.numel()} elements are wrong"
+    assert_near(found, formula(inputs), formula(inputs, absolute=True))
 
 
 # --- right for every number of tokens ----------------------------------------------------------------------
@@ -216,43 +167,6 @@ def test_results_repeat_bit_for_bit(name: str) -> None:
 # --- nothing outside of the tensors is read or written -------------------------------------------------------
 
 
-class Walls:
-    """Puts tensors between NaNs, and looks whether those are still there."""
-
-    def __init__(self) -> None:
-        self._rooms: list[tuple[torch.Tensor, int, int]] = []
-
-    def room(self, *shape: int) -> torch.Tensor:
-        """A tensor full of NaN with more NaN on both sides, as far as a tile could reach."""
-        count = int(np.prod(shape))
-        wall = 256 * shape[-1] if len(shape) > 1 else 1024
-        wall += -wall % 128  # of 256 bytes
-        whole = torch.full((2 * wall + count,), NAN, dtype=torch.bfloat16, device=DEVICE)
-        self._rooms.append((whole, wall, wall + count))
-        return whole[wall : wall + count].view(shape)
-
-    def stand(self) -> bool:
-        return all(
-            bool(whole[:begin].isnan().all()) and bool(whole[end:].isnan().all()) for whole, begin, end in self._rooms
-        )
-
-
-@pytest.fixture
-def walls(monkeypatch: pytest.MonkeyPatch) -> Iterator[Walls]:
-    """Whatever a kernel allocates lies between walls."""
-    built = Walls()
-    plain = torch.Tensor.new_empty
-
-    def new_empty(like: torch.Tensor, *shape: int, **options: Any) -> torch.Tensor:
-        return plain(like, *shape, **options) if options else built.room(*shape)  # the interpreter gives options
-
-    monkeypatch.setattr(torch, "empty", lambda *shape, **_: built.room(*shape))
-    monkeypatch.setattr(torch, "empty_like", lambda tensor: built.room(*tensor.shape))
-    monkeypatch.setattr(torch.Tensor, "new_empty", new_empty)
-    yield built
-    assert built.stand(), "something was written outside of a tensor"
-
-
 @pytest.mark.parametrize("tokens", [1, 21, 67, 129])
 @pytest.mark.parametrize("name", RUNGS)
 def test_nothing_is_read_or_written_outside(name: str, tokens: int, walls: Walls) -> None:
@@ -307,7 +221,7 @@ def test_more_tokens_than_the_few_token_kernel_takes_are_right_too() -> None:
     assert_right(rung("small").run(*inputs), inputs)
 
 
-@pytest.mark.parametrize("name", ["small", "grouped", "fused_epilogue"])
+@pytest.mark.parametrize("name", ["small", "grouped", "fused_epilogue", "warp_specialized"])
 def test_tables_rise_and_have_no_gap(name: str) -> None:
     table = rung(name).CONFIGS
     limits = [most for most, _ in table]
@@ -321,38 +235,20 @@ def test_tables_rise_and_have_no_gap(name: str) -> None:
 
 def test_every_configuration_compiles_for_hopper_and_spills_nothing(tmp_path: Path) -> None:
     """At full size, in a process without the interpreter: shared memory fits, no register goes to memory."""
-    found = tmp_path / "compiled.json"
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "benchmarks/moe_crossovers.py", "--compile", "--tables", "--json", str(found)],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
-    report = json.loads(found.read_text())
-    functions = {one["function"] for one in report["compiled"]}
-    assert functions == {"slices_and_sum", "first_launch", "second_launch", "d_and_swiglu_backward"}
-    assert len(report["compiled"]) == sum(2 if one.rung == "grouped" else 1 for one in benchmark().from_tables())
+    found = compiled_tables("moe_crossovers", tmp_path / "compiled.json")
+    functions = {one["function"] for one in found}
+    assert functions == {
+        "slices_and_sum",
+        "first_launch",
+        "second_launch",
+        "d_and_swiglu_backward",
+        "rest_launch",
+    }
+    two = ("grouped", "warp_specialized")
+    assert len(found) == sum(2 if one.rung in two else 1 for one in benchmark().from_tables())
 
 
 # --- the benchmark -------------------------------------------------------------------------------------------
-
-
-class FakeClock:
-    """Counts how often it is asked; the time is the same for all."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def read_us(self, call: Callable[[], Any]) -> float:
-        self.calls += 1
-        call()
-        return 10.0 + self.calls % 7
 
 
 TRIES = """\
@@ -368,16 +264,19 @@ for name in sys.argv[1:]:
 
 
 def test_a_candidate_that_crashes_or_hangs_is_left_out_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark(), "SILENCE_S", 1.5)
-    monkeypatch.setattr(benchmark(), "PROCESSES", 2)
+    crossovers = benchmark().crossovers
+    monkeypatch.setattr(crossovers, "SILENCE_S", 1.5)
+    monkeypatch.setattr(crossovers, "PROCESSES", 2)
     names = ["good a", "hangs", "crashes b", "good c", "crashes d", "good e"]
-    trial = benchmark().Trial(names, time.monotonic() + 30, lambda some: [sys.executable, "-c", TRIES, *some])
+    trial = crossovers.Trial(names, time.monotonic() + 30, lambda some: [sys.executable, "-c", TRIES, *some])
     wanted = {name: "the process died" if "crashes" in name else "ok" for name in names}
     assert trial.outcomes == wanted | {"hangs": "no answer in time"}
 
 
 def test_a_process_that_never_begins_is_not_started_for_ever() -> None:
-    trial = benchmark().Trial(["a", "b"], time.monotonic() + 30, lambda some: [sys.executable, "-c", "1 / 0"])
+    trial = benchmark().crossovers.Trial(
+        ["a", "b"], time.monotonic() + 30, lambda some: [sys.executable, "-c", "1 / 0"]
+    )
     assert trial.outcomes == {"a": "the process died", "b": "the process died"}
 
 
@@ -393,15 +292,17 @@ def test_candidates_have_names_of_their_own_and_cover_all_tokens() -> None:
 @pytest.mark.skipif(ON_GPU, reason="replaces the device")
 def test_the_benchmark_times_pairs_and_goes_on_after_a_failure(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     bench = benchmark()
-    for name, value in (("DEVICE", "cpu"), ("HIDDEN", 64), ("INNER", 16), ("FEW_READINGS", 1), ("MORE_READINGS", 2)):
+    for name, value in (("DEVICE", "cpu"), ("HIDDEN", 64), ("INNER", 16)):
         monkeypatch.setattr(bench, name, value)
+    for name, value in (("few_readings", 1), ("more_readings", 2)):
+        monkeypatch.setattr(bench.Bench, name, value)
     tokens = 5
     some = [one for one in bench.candidates() if one.least <= tokens <= one.most and one.rung != "fused_pointwise"]
     parts = [one for part in ("first", "second") for one in [one for one in some if one.part == part][:2]]
     broken = bench.Candidate("small broken", "small", None, 1, 16, part="neither")
     monkeypatch.setattr(bench.kernel("small"), "run", lambda *inputs: 1 / 0)
     chosen = [some[0], *parts, broken]
-    assert all(bench.tried(one, tokens) < bench.WORST_ERROR for one in chosen[:-1])
+    assert all(bench.tried(one, tokens) < bench.crossovers.WORST_ERROR for one in chosen[:-1])
     measured = bench.Measured("none", "0", "0", 1.0, {}, {})
     bench.Bench(FakeClock(), measured, float("inf")).at(tokens, chosen)
     assert list(measured.failed) == ["small broken"]
@@ -412,8 +313,6 @@ def test_the_benchmark_times_pairs_and_goes_on_after_a_failure(monkeypatch: pyte
 
 
 # --- at full size ----------------------------------------------------------------------------------------------
-
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")]
 
 
 def sampled_tokens() -> list[int]:

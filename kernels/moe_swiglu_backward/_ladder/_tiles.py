@@ -121,19 +121,24 @@ def store(result, out, row, rows, column, columns, STRIDE: tl.constexpr, MASK: t
 def product(
     left, first, second, rows, row, column, K: tl.constexpr, N: tl.constexpr, HALVES: tl.constexpr,
     ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPTH: tl.constexpr, STAGES: tl.constexpr, SPLIT: tl.constexpr,
-    TMA: tl.constexpr,
+    TMA: tl.constexpr, piece=0, PIECES: tl.constexpr = 1,
 ):  # fmt: skip
     """A tile of left @ [first; second], in float32. left: [rows, HALVES * K]; first and second: [K, N].
 
-    With one half, `second` is not read.
+    With one half, `second` is not read. With PIECES, only one piece of the sum.
     """
     steps: tl.constexpr = (K + DEPTH - 1) // DEPTH
     width: tl.constexpr = HALVES * K
     # There are rows, but ptxas does not know: it would unroll loops of known length, and code is read cold.
     count = tl.minimum(rows, 1) * (HALVES * steps)
+    begin = 0
+    end = count
+    if PIECES > 1:
+        begin = count * piece // PIECES
+        end = count * (piece + 1) // PIECES
     if TMA:
         acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for step in tl.range(0, count, num_stages=STAGES):
+        for step in tl.range(begin, end, num_stages=STAGES):
             # Choosing the descriptor, not the loaded tile, leaves one load that can be pipelined.
             if step < steps:
                 right = first
@@ -150,7 +155,7 @@ def product(
         a_at = left + row.to(tl.int64) * width + (r * width + a_k)
         b_offset = b_k * N + c
         acc = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for step in tl.range(0, count, num_stages=STAGES):
+        for step in tl.range(begin, end, num_stages=STAGES):
             k = step % steps * DEPTH
             right = first if HALVES == 1 else tl.where(step < steps, first, second)
             a = load(a_at + (step // steps * K + k), r < rows - row, a_k < K - k, True, K % DEPTH != 0)
@@ -168,7 +173,7 @@ def product(
         a_at = left + row.to(tl.int64) * width + (r * width + a_k)
         b_offset = b_k * N + c
         acc = tl.zeros((SPLIT, ROWS, COLUMNS), tl.float32)
-        for step in tl.range(0, count, num_stages=STAGES):
+        for step in tl.range(begin, end, num_stages=STAGES):
             k = step % steps * DEPTH
             right = first if HALVES == 1 else tl.where(step < steps, first, second)
             a = load(a_at + (step // steps * K + k), r < rows - row, a_k < K - k, True, K % DEPTH != 0)

@@ -1,0 +1,1 @@
+../_dense_tiles.py

@@ -1,0 +1,84 @@
+"""The stand-in for the device that runs Gluon kernels finds what the device would stumble over.
+
+Each fault is put into the source of a kernel that is right, and must show as a wrong result or as an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import gluon_emulator
+import pytest
+import torch
+from conftest import REPOSITORY
+from gluon_emulator import Emulation
+
+LADDER = REPOSITORY / "kernels" / "dense_swiglu_backward" / "_ladder" / "warp_specialized"
+TOKENS, H, I = 200, 520, 328  # noqa: E741 -- several tiles of every product, none of them whole
+
+# name: (file, what stands there, what is put in its place)
+FAULTS = {
+    "a stage is given back as soon as its product is on its way": (
+        "warp_roles", "mbarrier.arrive(empty.index(last), pred=step > 0)", "mbarrier.arrive(empty.index(stage))"),
+    "the last product is not waited for": (
+        "warp_roles", "    sums = warpgroup_mma_wait(0, deps=[sums])\n    mbarrier", "    mbarrier"),
+    "memory is written that a store still reads": ("warp_roles", "tma.store_wait(1)\n", "tma.store_wait(2)\n"),
+    "a store sees what was written without a fence": ("warp_roles", "    fence_async_shared()\n    tma", "    tma"),
+    "a barrier counts one warpgroup": ("warp_roles", "count=2", "count=1"),
+    "a phase never turns": ("warp_roles", "gl.where(last, phase ^ 1, phase)", "phase"),
+    "numbers of tiles are read in the wrong phase": (
+        "warp_roles", "slot_phase ^= slot\n        slot ^= 1\n        tile = up", "slot ^= 1\n        tile = up"),
+    "sums begin with what is in the registers": ("warp_roles", "use_acc=step > 0", "use_acc=True"),
+    "loads do not wait": ("warp_roles", "    mbarrier.wait(empty.index(stage), phase)\n", ""),
+    "products do not wait": ("warp_roles", "        mbarrier.wait(full.index(stage), phase)\n", ""),
+    "the loading warp waits for a free stage in the wrong phase": (
+        "kernel", "gl.to_tensor(0), gl.to_tensor(1)", "gl.to_tensor(0), gl.to_tensor(0)"),
+    "fewer bytes are expected than come": ("kernel", "phase, 3 * CHUNK_BYTES", "phase, 2 * CHUNK_BYTES"),
+    "two stores in a row use the same memory": ("kernel", "stage, phase, PART, i % 2", "stage, phase, PART, 0"),
+    "a stage is never given back": ("kernel", "    mbarrier.arrive(empty.index(stage))\n", ""),
+    "a program ends early": ("kernel", "    tma.store_wait(0)\n", ""),
+    "a warpgroup takes the other one's rows": ("warp_roles", "2 * stage + PART", "2 * stage + 1 - PART"),
+    "a tile is computed twice": ("warp_roles", "inside % height", "0 * height"),
+}  # fmt: skip
+
+
+def inputs() -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    shapes = [(TOKENS, H)] * 2 + [(TOKENS, I)] * 3 + [(I, H)] * 2 + [(H, I)]
+    return [torch.randn(*shape, generator=generator).bfloat16() for shape in shapes]
+
+
+def formula(given: list[torch.Tensor]) -> list[torch.Tensor]:
+    output, x, gate, up, activated, gate_weight, up_weight, down_weight = (tensor.double() for tensor in given)
+    d, sigmoid = output @ down_weight, torch.sigmoid(gate)
+    grad_gate, grad_up = d * up * sigmoid * (1 + gate * (1 - sigmoid)), d * activated
+    grad_x = grad_gate @ gate_weight + grad_up @ up_weight
+    return [grad_x, grad_gate.T @ x, grad_up.T @ x, output.T @ (activated * up)]
+
+
+def is_right(folder: Path) -> bool:
+    kernel = gluon_emulator.load(folder / "kernel.py")
+    given = inputs()
+    found = kernel.launch(kernel.Config(2, 1, 2), *given)
+    errors = [float((a.double() - b).norm() / b.norm()) for a, b in zip(found, formula(given), strict=True)]
+    return all(error < 0.005 for error in errors)
+
+
+def test_the_kernel_without_a_fault_is_right() -> None:
+    assert is_right(LADDER)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_shows(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gluon_emulator, "WAIT_S", 2.0)
+    file, there, instead = FAULTS[fault]
+    for name in ("kernel", "warp_roles"):
+        source = (LADDER / f"{name}.py").read_text()
+        if name == file:
+            assert there in source
+            source = source.replace(there, instead)
+        (tmp_path / f"{name}.py").write_text(source)
+    # What was not waited for is no tensor yet.
+    with contextlib.suppress(Emulation, AttributeError):
+        assert not is_right(tmp_path)
