@@ -231,8 +231,16 @@ def candidate(rung: str, part: str | None, choice: Choice) -> Candidate:
 
 
 def specialized_candidates() -> Iterator[Choice]:
-    module = kernel("warp_specialized")
-    yield from ((513, crossovers.ANY, module.Config(*bands)) for bands in ((8, 8, 12), (16, 16, 6), (4, 8, 4)))
+    Config = kernel("warp_specialized").Config  # noqa: N806 -- a class
+    for least, most, first, second, down_first in (
+        (513, 4095, 128, 128, True),
+        (513, 4095, 128, 256, True),
+        (1025, 6143, 256, 256, True),
+        (2049, crossovers.ANY, 128, 256, False),
+    ):
+        yield least, most, Config(first, second, down_first)
+    for bands in ((8, 8, 12), (16, 16, 6), (4, 8, 4)):
+        yield 2049, crossovers.ANY, Config(256, 256, False, *bands)
 
 
 def from_tables() -> list[Candidate]:

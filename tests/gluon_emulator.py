@@ -235,6 +235,10 @@ class Barriers:
     def __init__(self, count: int) -> None:
         self._all = [Barrier() for _ in range(count)]
 
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self._all), 1
+
     def index(self, number: int) -> Barrier:
         return self._all[number]
 

@@ -1,9 +1,10 @@
 """Persistent products whose warps have roles, in Gluon for sm_90; the rungs `warp_specialized` link to this file.
 
-One warp loads, two warpgroups multiply. The loading warp keeps four stages of 48 KB on their way (TMA), whatever the
-others do, so the loads of the next tile run during the end of this one. Each warpgroup (wgmma) holds 64 rows of
-a 128 x 256 tile, which leaves through shared memory. Three of them, on tiles of 192 x 256, would read a quarter less
-from the L2 cache, but ptxas compiles no product with 128 sums for a kernel that begins with 128 registers.
+One warp loads, two warpgroups multiply. The loading warp keeps 192 KB of stages on their way (TMA), whatever the others
+do, so the loads of the next tile run during the end of this one. Each warpgroup (wgmma) holds 64 rows of a tile, which
+leave through shared memory. A tile is 128 x 256, with four stages of 48 KB, or 128 x 128 with six of 32 KB, for results
+with few tiles. Three warpgroups, on tiles of 192 x 256, would read a quarter less from the L2 cache, but ptxas compiles
+no product with 128 sums for a kernel that begins with 128 registers.
 
 Here is what both workloads have in common: the parts, and the launch that makes grad_x and the weight gradients. The
 launch that makes d, with the SwiGLU backward behind it, is each rung's own.
@@ -23,17 +24,14 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_wait
 
-ROWS, COLUMNS, DEPTH, STAGES = 128, 256, 64, 4
+ROWS, DEPTH = 128, 64
 # Rows that a warpgroup has of a tile, and how many columns of them go through shared memory at a time.
 SHARE, CHUNK = 64, 64
 SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 
-# The same for the compiler, and the layout of a warpgroup's sums.
-_ROWS, _COLUMNS, _DEPTH, _STAGES = (gl.constexpr(value) for value in (ROWS, COLUMNS, DEPTH, STAGES))
-_SHARE, _CHUNK, _SWIZZLED = (gl.constexpr(value) for value in (SHARE, CHUNK, SWIZZLED))
-_SUMS = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, COLUMNS, 16]))
-# Bytes that a step of a product brings, and a chunk of one saved tensor for both warpgroups.
-STEP_BYTES = gl.constexpr(2 * DEPTH * (ROWS + COLUMNS))
+# The same for the compiler.
+_ROWS, _DEPTH, _SHARE, _CHUNK, _SWIZZLED = (gl.constexpr(value) for value in (ROWS, DEPTH, SHARE, CHUNK, SWIZZLED))
+# Bytes of a chunk of one saved tensor, for both warpgroups.
 CHUNK_BYTES = gl.constexpr(2 * ROWS * CHUNK)
 
 
@@ -41,27 +39,28 @@ CHUNK_BYTES = gl.constexpr(2 * ROWS * CHUNK)
 
 
 @gluon.jit
-def place(tile, down, across, BAND: gl.constexpr):
+def place(tile, down, across, BAND: gl.constexpr, COLUMNS: gl.constexpr):
     """First row and column of a tile, of so many down and across. BAND rows of tiles are taken column by column."""
     of_band = BAND * across
     band = tile // of_band
     height = gl.minimum(down - band * BAND, BAND)
     inside = tile - band * of_band
-    return (band * BAND + inside % height) * _ROWS, inside // height * _COLUMNS
+    return (band * BAND + inside % height) * _ROWS, inside // height * COLUMNS
 
 
 @gluon.jit
-def after(stage, phase):
+def after(stage, phase, STAGES: gl.constexpr):
     """The stage that follows, and the phase that its barriers are in then."""
-    last = stage == _STAGES - 1
+    last = stage == STAGES - 1
     return gl.where(last, 0, stage + 1), gl.where(last, phase ^ 1, phase)
 
 
 @gluon.jit
-def operands():
-    """Left and right operands by stage: a left one is a piece for each warpgroup, and a right one is four in a row."""
-    left = gl.allocate_shared_memory(gl.bfloat16, [2 * _STAGES, _SHARE, _DEPTH], _SWIZZLED)
-    right = gl.allocate_shared_memory(gl.bfloat16, [_STAGES, _DEPTH, _COLUMNS], _SWIZZLED)
+def operands(COLUMNS: gl.constexpr):
+    """Left operands by stage, a piece for each warpgroup, and right ones [stages, DEPTH, COLUMNS]."""
+    stages: gl.constexpr = 4 if COLUMNS == 256 else 6
+    left = gl.allocate_shared_memory(gl.bfloat16, [2 * stages, _SHARE, _DEPTH], _SWIZZLED)
+    right = gl.allocate_shared_memory(gl.bfloat16, [stages, _DEPTH, COLUMNS], _SWIZZLED)
     return left, right
 
 
@@ -84,8 +83,8 @@ def barriers(COUNT: gl.constexpr):
 
 @gluon.jit
 def by_chunks(b):
-    """The right operands as pieces of 64 x 64, four for each stage."""
-    return b._reinterpret(gl.bfloat16, [4 * b.shape[0], _DEPTH, _CHUNK], _SWIZZLED)
+    """The right operands as pieces of 64 x 64, of which a stage has as many as fit side by side."""
+    return b._reinterpret(gl.bfloat16, [b.shape[0] * (b.shape[2] // _CHUNK), _DEPTH, _CHUNK], _SWIZZLED)
 
 
 # --- the loading warp -----------------------------------------------------------------------------------
@@ -106,13 +105,13 @@ def load_product(
 ):  # fmt: skip
     """The steps of left[row:, :depth] @ right[:depth, column:]; OVER_TOKENS: of left[:depth, row:].T @ the same."""
     for k in range(0, depth, _DEPTH):
-        arrived = begin(full, empty, stage, phase, STEP_BYTES)
+        arrived = begin(full, empty, stage, phase, 2 * _DEPTH * (_ROWS + b.shape[2]))
         for part in gl.static_range(2):
             its_row = row + part * _SHARE
             at = [k, its_row] if OVER_TOKENS else [its_row, k]
             tma.async_copy_global_to_shared(left, at, arrived, a.index(2 * stage + part))
         tma.async_copy_global_to_shared(right, [k, column], arrived, b.index(stage))
-        stage, phase = after(stage, phase)
+        stage, phase = after(stage, phase, b.shape[0])
     return stage, phase
 
 
@@ -123,12 +122,14 @@ def load_product(
 def multiply(
     PART: gl.constexpr, OVER_TOKENS: gl.constexpr, steps, a, b, full, empty, stage, phase
 ):  # fmt: skip
-    """The sum over so many steps of this warpgroup's rows, [SHARE, COLUMNS] in float32.
+    """The sum over so many steps of this warpgroup's rows of a tile, in float32.
 
     OVER_TOKENS: the left pieces lie transposed. A step's stage is given back when the next step's product is on
     its way, so the tensor cores always have one to work on.
     """
-    sums = gl.zeros((_SHARE, _COLUMNS), gl.float32, _SUMS)
+    columns: gl.constexpr = b.shape[2]
+    layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
+    sums = gl.zeros((_SHARE, columns), gl.float32, layout)
     last = stage
     for step in range(steps):
         mbarrier.wait(full.index(stage), phase)
@@ -139,7 +140,7 @@ def multiply(
         sums = warpgroup_mma_wait(1, deps=[sums])
         mbarrier.arrive(empty.index(last), pred=step > 0)
         last = stage
-        stage, phase = after(stage, phase)
+        stage, phase = after(stage, phase, b.shape[0])
     sums = warpgroup_mma_wait(0, deps=[sums])
     mbarrier.arrive(empty.index(last))
     return sums, stage, phase
@@ -152,12 +153,16 @@ def halves(x):
 
 
 @gluon.jit
-def quarters(d):
-    """The four chunks of a warpgroup's tile, from left to right."""
-    left, right = halves(d)
-    first, second = halves(left)
-    third, fourth = halves(right)
-    return first, second, third, fourth
+def chunks_of(sums):
+    """Two or four chunks, from left to right."""
+    left, right = halves(sums)
+    if sums.shape[1] == 4 * _CHUNK:
+        first, second = halves(left)
+        third, fourth = halves(right)
+        chunks = (first, second, third, fourth)
+    else:
+        chunks = (left, right)
+    return chunks
 
 
 @gluon.jit
@@ -171,11 +176,9 @@ def put(x, out, row, column, piece):
 
 @gluon.jit
 def put_all(sums, out, row, column, pieces):
-    first, second, third, fourth = quarters(sums)
-    put(first, out, row, column, pieces.index(0))
-    put(second, out, row, column + _CHUNK, pieces.index(1))
-    put(third, out, row, column + 2 * _CHUNK, pieces.index(0))
-    put(fourth, out, row, column + 3 * _CHUNK, pieces.index(1))
+    chunks = chunks_of(sums)
+    for i in gl.static_range(sums.shape[1] // _CHUNK):
+        put(chunks[i], out, row, column + i * _CHUNK, pieces.index(i % 2))
 
 
 # --- grad_x and the weight gradients ----------------------------------------------------------------------
@@ -199,16 +202,16 @@ def load_rest(
     while tile < tiles:
         upcoming = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
         if (tile >= begin_x) & (tile < begin_x + x_tiles):
-            row, column = place(tile - begin_x, down_x, across_x, X_BAND)
+            row, column = place(tile - begin_x, down_x, across_x, X_BAND, b.shape[2])
             stage, phase = load_product(
                 False, grad_gate, gate_weight, row, column, inner, a, b, full, empty, stage, phase
             )  # fmt: skip
             stage, phase = load_product(False, grad_up, up_weight, row, column, inner, a, b, full, empty, stage, phase)
         elif (tile >= begin_sums) & (tile < begin_sums + sum_tiles):
-            row, column = place(tile - begin_sums, down_sums, across_x, BAND)
+            row, column = place(tile - begin_sums, down_sums, across_x, BAND, b.shape[2])
             stage, phase = load_product(True, both, x, row, column, tokens, a, b, full, empty, stage, phase)
         else:
-            row, column = place(tile - begin_last, down_last, across_last, BAND)
+            row, column = place(tile - begin_last, down_last, across_last, BAND, b.shape[2])
             stage, phase = load_product(
                 True, grad_output, product, row, column, tokens, a, b, full, empty, stage, phase
             )
@@ -238,7 +241,7 @@ def multiply_rest(
     tile = gl.program_id(0)
     while tile < tiles:
         if (tile >= begin_x) & (tile < begin_x + x_tiles):
-            row, column = place(tile - begin_x, down_x, across_x, X_BAND)
+            row, column = place(tile - begin_x, down_x, across_x, X_BAND, b.shape[2])
             steps = 2 * gl.cdiv(inner, _DEPTH)
             sums, stage, phase = multiply(PART, False, steps, a, b, full, empty, stage, phase)
             put_all(sums, grad_x, row + PART * _SHARE, column, pieces)
@@ -246,10 +249,10 @@ def multiply_rest(
             steps = gl.cdiv(tokens, _DEPTH)
             sums, stage, phase = multiply(PART, True, steps, a, b, full, empty, stage, phase)
             if (tile >= begin_sums) & (tile < begin_sums + sum_tiles):
-                row, column = place(tile - begin_sums, down_sums, across_x, BAND)
+                row, column = place(tile - begin_sums, down_sums, across_x, BAND, b.shape[2])
                 put_all(sums, grad_weights, row + PART * _SHARE, column, pieces)
             else:
-                row, column = place(tile - begin_last, down_last, across_last, BAND)
+                row, column = place(tile - begin_last, down_last, across_last, BAND, b.shape[2])
                 put_all(sums, grad_down_weight, row + PART * _SHARE, column, pieces)
         mbarrier.wait(number_full.index(slot), slot_phase)
         tile = gl.sum(numbers.index(slot).load(one), axis=0)
@@ -266,14 +269,14 @@ _COUNTS = ["down_x", "across_x", "down_sums", "down_last", "across_last", "begin
 def rest_launch(
     grad_gate, grad_up, gate_weight, up_weight, grad_x, both, x, grad_weights, grad_output, product, grad_down_weight,
     counter, down_x, across_x, down_sums, down_last, across_last, begin_x, begin_sums, begin_last, inner, tokens,
-    X_BAND: gl.constexpr, BAND: gl.constexpr,
+    X_BAND: gl.constexpr, BAND: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """grad_x, [grad_gate_weight; grad_up_weight] and grad_down_weight.
 
     Of each product, so many tiles down and across, of which the first one has the number begin_...
     """
-    a, b = operands()
-    full, empty = barriers(_STAGES)
+    a, b = operands(COLUMNS)
+    full, empty = barriers(b.shape[0])
     numbers = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
     number_full, number_empty = barriers(2)
     fence_async_shared()
@@ -301,9 +304,9 @@ def piece(matrix: torch.Tensor) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(matrix, [SHARE, CHUNK], SWIZZLED)
 
 
-def wide(matrix: torch.Tensor) -> TensorDescriptor:
-    """A matrix that is a right operand."""
-    return TensorDescriptor.from_tensor(matrix, [DEPTH, COLUMNS], SWIZZLED)
+def wide(matrix: torch.Tensor, columns: int) -> TensorDescriptor:
+    """A matrix that is the right operand of tiles with so many columns."""
+    return TensorDescriptor.from_tensor(matrix, [DEPTH, columns], SWIZZLED)
 
 
 def programs(device: torch.device, tiles: int) -> int:
@@ -314,30 +317,29 @@ def programs(device: torch.device, tiles: int) -> int:
 
 def rest(
     grad_output, x, gate_weight, up_weight, both, product, counter, grad_x, grad_weights, grad_down_weight,
-    x_band, band,
+    columns, x_band, band,
 ):  # fmt: skip
     """grad_x [T, H], grad_weights [2I, H] and grad_down_weight [H, I] from both [T, 2I] and product [T, I].
 
-    product: what grad_output.T is multiplied by. counter: one int32, zero before and not after. Programs take tiles
-    from it, the longest first. x_band, band: so many rows of tiles are computed at a time, column after column, so that
-    programs which run at the same time share what they read; of grad_x, and of the weight gradients.
+    product: what grad_output.T is multiplied by; None where grad_down_weight is there already. counter: one int32, zero
+    before and not after. Programs take tiles from it, the longest first. columns: of a tile, 256 or 128. x_band, band:
+    so many rows of tiles are computed at a time, column after column, so that programs which run at the same time
+    share what they read; of grad_x, and of the weight gradients.
     """
     tokens, hidden = x.shape
     inner = len(gate_weight)
-    down_x, across_x = triton.cdiv(tokens, ROWS), triton.cdiv(hidden, COLUMNS)
-    down_sums, down_last, across_last = (
-        triton.cdiv(2 * inner, ROWS),
-        triton.cdiv(hidden, ROWS),
-        triton.cdiv(inner, COLUMNS),
-    )
+    down_x, across_x = triton.cdiv(tokens, ROWS), triton.cdiv(hidden, columns)
+    down_sums = triton.cdiv(2 * inner, ROWS)
+    down_last, across_last = triton.cdiv(hidden, ROWS) if product is not None else 0, triton.cdiv(inner, columns)
     tiles_x, tiles_sums, tiles_last = down_x * across_x, down_sums * across_x, down_last * across_last
     if 2 * inner >= tokens:
         begins = (0, tiles_x, tiles_x + tiles_sums)
     else:
         begins = (tiles_sums + tiles_last, 0, tiles_sums)
     rest_launch[(programs(x.device, tiles_x + tiles_sums + tiles_last),)](
-        piece(both[:, :inner]), piece(both[:, inner:]), wide(gate_weight), wide(up_weight), piece(grad_x),
-        piece(both), wide(x), piece(grad_weights), piece(grad_output), wide(product), piece(grad_down_weight),
-        counter, down_x, across_x, down_sums, down_last, across_last, *begins, inner, tokens, x_band, band,
+        piece(both[:, :inner]), piece(both[:, inner:]), wide(gate_weight, columns), wide(up_weight, columns),
+        piece(grad_x), piece(both), wide(x, columns), piece(grad_weights),
+        piece(grad_output), wide(x if product is None else product, columns), piece(grad_down_weight),
+        counter, down_x, across_x, down_sums, down_last, across_last, *begins, inner, tokens, x_band, band, columns,
         num_warps=4, launch_pdl=True,
     )  # fmt: skip

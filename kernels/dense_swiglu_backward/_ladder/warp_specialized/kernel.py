@@ -23,15 +23,14 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from warp_roles import (
     CHUNK,
     CHUNK_BYTES,
-    COLUMNS,
     DEPTH,
     ROWS,
     SHARE,
-    STAGES,
     after,
     barriers,
     begin,
     by_chunks,
+    chunks_of,
     load_product,
     multiply,
     operands,
@@ -40,7 +39,6 @@ from warp_roles import (
     place,
     programs,
     put,
-    quarters,
     rest,
     wide,
 )
@@ -56,7 +54,9 @@ class Config(NamedTuple):
 
 # Up to so many tokens (None: any number). Estimates.
 CONFIGS: tuple[tuple[int | None, Config], ...] = ((None, Config()),)
-_CHUNK, _DEPTH, _SHARE, _STAGES = (gl.constexpr(value) for value in (CHUNK, DEPTH, SHARE, STAGES))
+# Of a tile: a stage then has room for a chunk of all three saved tensors.
+COLUMNS = 256
+_COLUMNS, _CHUNK, _DEPTH, _SHARE = (gl.constexpr(value) for value in (COLUMNS, CHUNK, DEPTH, SHARE))
 
 
 @gluon.jit
@@ -66,18 +66,18 @@ def load_d(
     chunks = by_chunks(b)
     stage, phase = gl.to_tensor(0), gl.to_tensor(1)
     for tile in range(gl.program_id(0), down * across, gl.num_programs(0)):
-        row, column = place(tile, down, across, BAND)
+        row, column = place(tile, down, across, BAND, _COLUMNS)
         stage, phase = load_product(
             False, grad_output, down_weight, row, column, hidden, a, b, full, empty, stage, phase
         )  # fmt: skip
-        for at in range(column, column + 4 * _CHUNK, _CHUNK):
+        for at in range(column, column + _COLUMNS, _CHUNK):
             arrived = begin(full, empty, stage, phase, 3 * CHUNK_BYTES)
             for part in gl.static_range(2):
                 its_row = row + part * _SHARE
                 tma.async_copy_global_to_shared(gate, [its_row, at], arrived, a.index(2 * stage + part))
                 tma.async_copy_global_to_shared(up, [its_row, at], arrived, chunks.index(4 * stage + part))
                 tma.async_copy_global_to_shared(activated, [its_row, at], arrived, chunks.index(4 * stage + 2 + part))
-            stage, phase = after(stage, phase)
+            stage, phase = after(stage, phase, b.shape[0])
 
 
 @gluon.jit
@@ -96,7 +96,7 @@ def swiglu_chunk(
     put(d * u * (sigmoid * (1 + g * (1 - sigmoid))), grad_gate, row, column, pieces.index(ODD))
     put(d * activated, grad_up, row, column, pieces.index(1 - ODD))
     put(activated * u, product, row, column, pieces.index(ODD))
-    return after(stage, phase)
+    return after(stage, phase, full.shape[0])
 
 
 @gluon.jit
@@ -107,11 +107,11 @@ def multiply_d(
     chunks = by_chunks(b)
     stage, phase = gl.to_tensor(0), gl.to_tensor(0)
     for tile in range(gl.program_id(0), down * across, gl.num_programs(0)):
-        row, column = place(tile, down, across, BAND)
+        row, column = place(tile, down, across, BAND, _COLUMNS)
         row += PART * _SHARE
         d, stage, phase = multiply(PART, False, steps, a, b, full, empty, stage, phase)
-        d_by_chunks = quarters(d)
-        for i in gl.static_range(4):
+        d_by_chunks = chunks_of(d)
+        for i in gl.static_range(_COLUMNS // _CHUNK):
             stage, phase = swiglu_chunk(
                 d_by_chunks[i], grad_gate, grad_up, product, row, column + i * _CHUNK, a, chunks, pieces, full, empty,
                 stage, phase, PART, i % 2,
@@ -126,8 +126,8 @@ def first_launch(
 ):  # fmt: skip
     """grad_gate, grad_up and product = activated * up, each [T, I]."""
     gdc_launch_dependents()  # the second launch may take multiprocessors that have nothing left to do
-    a, b = operands()
-    full, empty = barriers(_STAGES)
+    a, b = operands(_COLUMNS)
+    full, empty = barriers(b.shape[0])
     out_0, out_1 = outlet(), outlet()
     fence_async_shared()
     steps = gl.cdiv(hidden, _DEPTH)
@@ -154,7 +154,7 @@ def first(config, grad_output, down_weight, gate, up, activated, both, product):
     tokens, inner = gate.shape
     down, across = triton.cdiv(tokens, ROWS), triton.cdiv(inner, COLUMNS)
     first_launch[(programs(gate.device, down * across),)](
-        piece(grad_output), wide(down_weight), piece(gate), piece(up), piece(activated),
+        piece(grad_output), wide(down_weight, COLUMNS), piece(gate), piece(up), piece(activated),
         piece(both[:, :inner]), piece(both[:, inner:]), piece(product),
         down, across, grad_output.shape[1], config.d, num_warps=4,
     )  # fmt: skip
@@ -171,7 +171,7 @@ def launch(config, grad_output, x, gate_output, up_output, activated_gate, gate_
     first(config, output, down_weight, gate, up, activated, both, product)
     rest(
         output, tokens, gate_weight, up_weight, both, product, counter, grad_x, grad_weights, grad_down_weight,
-        config.x, config.weights,
+        COLUMNS, config.x, config.weights,
     )  # fmt: skip
     grad_gate_weight, grad_up_weight = grad_weights.split(inner)
     return grad_x.view(x.shape), grad_gate_weight, grad_up_weight, grad_down_weight

@@ -1,14 +1,15 @@
 """Two persistent launches whose warps have roles, in Gluon: one warp loads, two warpgroups multiply.
 
-The first launch is d with the SwiGLU backward as its epilogue; it writes grad_gate and grad_up. The loading warp
-brings the saved tensors through the same stages as the operands, as eight steps more. The second launch is all that
+The first launch is d with the SwiGLU backward as its epilogue; it writes grad_gate and grad_up. The loading warp brings
+the saved tensors through the same stages as the operands, two steps for each 64 columns. The second launch is all that
 is left: grad_x in one accumulator over both weights, and the three weight gradients. Its programs take tiles from a
 counter, the longest first: reading weights, multiplying and writing gradients overlap, and no product has a tail of
-its own. No sum goes across programs, so results are repeatable bit for bit.
+its own. grad_down_weight does not wait for d: where d has few tiles, it is made beside them in the first launch. No sum
+goes across programs, so results are repeatable bit for bit.
 
 FLOPs: 12*T*H*I, with T rounded up to 128. Traffic beside the floor of 2*(3TH + 6HI + 5TI) bytes: [grad_gate, grad_up]
-is written once and read twice (12TI), grad_output is read once more (2TH). For many tokens: there are 3 tiles of d for
-each 128 tokens, and 132 multiprocessors.
+is written once and read twice (12TI), grad_output is read once more (2TH). For many tokens: d has 3 tiles of 256
+columns or 6 of 128 for each 128 tokens, and there are 132 multiprocessors.
 
 No GPU has run this yet: it compiles for sm_90 and is right in an emulator.
 """
@@ -24,15 +25,14 @@ from triton.language.extra.cuda import gdc_launch_dependents
 from warp_roles import (
     CHUNK,
     CHUNK_BYTES,
-    COLUMNS,
     DEPTH,
     ROWS,
     SHARE,
-    STAGES,
     after,
     barriers,
     begin,
     by_chunks,
+    chunks_of,
     load_product,
     multiply,
     operands,
@@ -41,116 +41,140 @@ from warp_roles import (
     place,
     programs,
     put,
-    quarters,
+    put_all,
     rest,
     wide,
 )
 
 
 class Config(NamedTuple):
-    """So many rows of tiles are computed at a time, column after column: of d, grad_x, the weight gradients."""
+    """How results are cut.
 
+    first, second: columns of a tile in each launch, 256 or 128. down_first: grad_down_weight is made in the first.
+    d, x, weights: so many rows of tiles are computed at a time, column after column, of each kind of result.
+    """
+
+    first: int = 256
+    second: int = 256
+    down_first: bool = False
     d: int = 8
     x: int = 8
-    weights: int = 16
+    weights: int = 12
 
 
 # Up to so many tokens (None: any number). Estimates.
-CONFIGS: tuple[tuple[int | None, Config], ...] = ((None, Config()),)
-_CHUNK, _DEPTH, _SHARE, _STAGES = (gl.constexpr(value) for value in (CHUNK, DEPTH, SHARE, STAGES))
+CONFIGS: tuple[tuple[int | None, Config], ...] = (
+    (1408, Config(128, 128, down_first=True)),
+    (3584, Config(128, 256, down_first=True)),
+    (None, Config()),
+)
+_CHUNK, _DEPTH, _SHARE = (gl.constexpr(value) for value in (CHUNK, DEPTH, SHARE))
 
 
 @gluon.jit
-def load_pair(first, second, row, column, a, chunks, full, empty, stage, phase):
-    """A step that brings a chunk of two saved tensors."""
+def load_pair(first, second, row, column, a, b, full, empty, stage, phase):
+    """A step that brings a chunk of two saved tensors, for both warpgroups: one for `a`, one for `b`."""
+    chunks, side_by_side = by_chunks(b), b.shape[2] // _CHUNK
     arrived = begin(full, empty, stage, phase, 2 * CHUNK_BYTES)
     for part in gl.static_range(2):
         at = [row + part * _SHARE, column]
         tma.async_copy_global_to_shared(first, at, arrived, a.index(2 * stage + part))
-        tma.async_copy_global_to_shared(second, at, arrived, chunks.index(4 * stage + part))
-    return after(stage, phase)
+        tma.async_copy_global_to_shared(second, at, arrived, chunks.index(side_by_side * stage + part))
+    return after(stage, phase, b.shape[0])
 
 
 @gluon.jit
-def take_pair(a, chunks, full, empty, stage, phase, PART: gl.constexpr, layout: gl.constexpr):
+def take_pair(PART: gl.constexpr, a, b, full, empty, stage, phase, layout: gl.constexpr):
     """This warpgroup's part of what `load_pair` brought, in float32; then the stage that follows, and its phase."""
+    chunks, side_by_side = by_chunks(b), b.shape[2] // _CHUNK
     mbarrier.wait(full.index(stage), phase)
     first = a.index(2 * stage + PART).load(layout).to(gl.float32)
-    second = chunks.index(4 * stage + PART).load(layout).to(gl.float32)
+    second = chunks.index(side_by_side * stage + PART).load(layout).to(gl.float32)
     mbarrier.arrive(empty.index(stage))
-    next_stage, next_phase = after(stage, phase)
-    return first, second, next_stage, next_phase
+    stage, phase = after(stage, phase, b.shape[0])
+    return first, second, stage, phase
 
 
 @gluon.jit
-def load_d(
-    grad_output, down_weight, gate, sigmoid, silu, up, a, b, full, empty, down, across, hidden, BAND: gl.constexpr
-):  # fmt: skip
-    chunks = by_chunks(b)
+def load_first(sources, ring, counts, BAND: gl.constexpr):
+    grad_output, down_weight, gate, sigmoid, silu, up, intermediate = sources
+    a, b, full, empty = ring
+    down, across, down_last, hidden, tokens = counts
+    d_tiles = down * across
     stage, phase = gl.to_tensor(0), gl.to_tensor(1)
-    for tile in range(gl.program_id(0), down * across, gl.num_programs(0)):
-        row, column = place(tile, down, across, BAND)
-        stage, phase = load_product(
-            False, grad_output, down_weight, row, column, hidden, a, b, full, empty, stage, phase
-        )  # fmt: skip
-        for at in range(column, column + 4 * _CHUNK, _CHUNK):
-            stage, phase = load_pair(gate, sigmoid, row, at, a, chunks, full, empty, stage, phase)
-            stage, phase = load_pair(silu, up, row, at, a, chunks, full, empty, stage, phase)
+    for tile in range(gl.program_id(0), d_tiles + down_last * across, gl.num_programs(0)):
+        if tile < d_tiles:
+            row, column = place(tile, down, across, BAND, b.shape[2])
+            stage, phase = load_product(
+                False, grad_output, down_weight, row, column, hidden, a, b, full, empty, stage, phase
+            )  # fmt: skip
+            for at in range(column, column + b.shape[2], _CHUNK):
+                stage, phase = load_pair(gate, sigmoid, row, at, a, b, full, empty, stage, phase)
+                stage, phase = load_pair(silu, up, row, at, a, b, full, empty, stage, phase)
+        else:
+            row, column = place(tile - d_tiles, down_last, across, BAND, b.shape[2])
+            stage, phase = load_product(
+                True, grad_output, intermediate, row, column, tokens, a, b, full, empty, stage, phase
+            )  # fmt: skip
 
 
 @gluon.jit
-def swiglu_chunk(
-    d, grad_gate, grad_up, row, column, a, chunks, pieces, full, empty, stage, phase, PART: gl.constexpr
-):  # fmt: skip
+def swiglu_chunk(PART: gl.constexpr, d, grad_gate, grad_up, row, column, pieces, a, b, full, empty, stage, phase):
     """SwiGLU backward of a chunk of d, of which two chunks go out."""
     layout: gl.constexpr = d.type.layout
-    g, s, stage, phase = take_pair(a, chunks, full, empty, stage, phase, PART, layout)
+    g, s, stage, phase = take_pair(PART, a, b, full, empty, stage, phase, layout)
     slope = s * (1 + g * (1 - s))
-    silu, u, stage, phase = take_pair(a, chunks, full, empty, stage, phase, PART, layout)
+    silu, u, stage, phase = take_pair(PART, a, b, full, empty, stage, phase, layout)
     put(d * u * slope, grad_gate, row, column, pieces.index(0))
     put(d * silu, grad_up, row, column, pieces.index(1))
     return stage, phase
 
 
 @gluon.jit
-def multiply_d(
-    PART: gl.constexpr, grad_gate, grad_up, a, b, pieces, full, empty, down, across, steps, BAND: gl.constexpr
-):  # fmt: skip
-    chunks = by_chunks(b)
+def multiply_first(PART: gl.constexpr, pieces, results, ring, counts, BAND: gl.constexpr):
+    grad_gate, grad_up, grad_down_weight = results
+    a, b, full, empty = ring
+    down, across, down_last, hidden, tokens = counts
+    d_tiles = down * across
     stage, phase = gl.to_tensor(0), gl.to_tensor(0)
-    for tile in range(gl.program_id(0), down * across, gl.num_programs(0)):
-        row, column = place(tile, down, across, BAND)
-        row += PART * _SHARE
-        d, stage, phase = multiply(PART, False, steps, a, b, full, empty, stage, phase)
-        d_by_chunks = quarters(d)
-        for i in gl.static_range(4):
-            stage, phase = swiglu_chunk(
-                d_by_chunks[i], grad_gate, grad_up, row, column + i * _CHUNK, a, chunks, pieces, full, empty,
-                stage, phase, PART,
-            )  # fmt: skip
+    for tile in range(gl.program_id(0), d_tiles + down_last * across, gl.num_programs(0)):
+        if tile < d_tiles:
+            row, column = place(tile, down, across, BAND, b.shape[2])
+            row += PART * _SHARE
+            d, stage, phase = multiply(PART, False, gl.cdiv(hidden, _DEPTH), a, b, full, empty, stage, phase)
+            chunks = chunks_of(d)
+            for i in gl.static_range(b.shape[2] // _CHUNK):
+                stage, phase = swiglu_chunk(
+                    PART, chunks[i], grad_gate, grad_up, row, column + i * _CHUNK, pieces,
+                    a, b, full, empty, stage, phase,
+                )  # fmt: skip
+        else:
+            row, column = place(tile - d_tiles, down_last, across, BAND, b.shape[2])
+            sums, stage, phase = multiply(PART, True, gl.cdiv(tokens, _DEPTH), a, b, full, empty, stage, phase)
+            put_all(sums, grad_down_weight, row + PART * _SHARE, column, pieces)
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["down", "across", "hidden"])
+@gluon.jit(do_not_specialize=["down", "across", "down_last", "hidden", "tokens"])
 def first_launch(
-    grad_output, down_weight, gate, sigmoid, silu, up, grad_gate, grad_up, down, across, hidden,
-    BAND: gl.constexpr,
+    grad_output, down_weight, gate, sigmoid, silu, up, grad_gate, grad_up, intermediate, grad_down_weight,
+    down, across, down_last, hidden, tokens, BAND: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
-    """grad_gate and grad_up, each [T, I]."""
+    """grad_gate and grad_up [T, I] from so many tiles of d, and so many tiles of grad_down_weight."""
     gdc_launch_dependents()  # the second launch may take multiprocessors that have nothing left to do
-    a, b = operands()
-    full, empty = barriers(_STAGES)
+    a, b = operands(COLUMNS)
+    full, empty = barriers(b.shape[0])
     out_0, out_1 = outlet(), outlet()
     fence_async_shared()
-    steps = gl.cdiv(hidden, _DEPTH)
+    ring = (a, b, full, empty)
+    counts = (down, across, down_last, hidden, tokens)
+    sources = (grad_output, down_weight, gate, sigmoid, silu, up, intermediate)
+    results = (grad_gate, grad_up, grad_down_weight)
     gl.warp_specialize(
         [
-            (multiply_d, (0, grad_gate, grad_up, a, b, out_0, full, empty, down, across, steps, BAND)),
-            (multiply_d, (1, grad_gate, grad_up, a, b, out_1, full, empty, down, across, steps, BAND)),
-            (
-                load_d,
-                (grad_output, down_weight, gate, sigmoid, silu, up, a, b, full, empty, down, across, hidden, BAND),
-            ),
+            (multiply_first, (0, out_0, results, ring, counts, BAND)),
+            (multiply_first, (1, out_1, results, ring, counts, BAND)),
+            (load_first, (sources, ring, counts, BAND)),
         ],
         [4, 1],
         [240, 24],
@@ -161,14 +185,17 @@ def choose(tokens: int) -> Config:
     return next(config for most, config in CONFIGS if most is None or tokens <= most)
 
 
-def first(config, grad_output, down_weight, gate, sigmoid, silu, up, both):
-    """All but down_weight [H, I] are [T, columns]; writes both [T, 2I]."""
+def first(config, grad_output, down_weight, gate, sigmoid, silu, up, intermediate, both, grad_down_weight):
+    """All but the weights [H, I] are [T, columns]; writes both [T, 2I], and grad_down_weight if it is to."""
     tokens, inner = gate.shape
-    down, across = triton.cdiv(tokens, ROWS), triton.cdiv(inner, COLUMNS)
-    first_launch[(programs(gate.device, down * across),)](
-        piece(grad_output), wide(down_weight), piece(gate), piece(sigmoid), piece(silu), piece(up),
+    hidden, columns = len(down_weight), config.first
+    down, across = triton.cdiv(tokens, ROWS), triton.cdiv(inner, columns)
+    down_last = triton.cdiv(hidden, ROWS) if config.down_first else 0
+    first_launch[(programs(gate.device, (down + down_last) * across),)](
+        piece(grad_output), wide(down_weight, columns), piece(gate), piece(sigmoid), piece(silu), piece(up),
         piece(both[:, :inner]), piece(both[:, inner:]),
-        down, across, grad_output.shape[1], config.d, num_warps=4,
+        wide(intermediate, columns), piece(grad_down_weight),
+        down, across, down_last, hidden, tokens, config.d, columns, num_warps=4,
     )  # fmt: skip
 
 
@@ -179,10 +206,12 @@ def launch(
     both, grad_weights = x.new_empty(len(x), 2 * inner), x.new_empty(2 * inner, x.shape[1])
     counter = torch.zeros(1, dtype=torch.int32, device=x.device)
     grad_x, grad_down_weight = torch.empty_like(x), torch.empty_like(down_weight)
-    first(config, grad_output, down_weight, gate, gate_sigmoid, gate_silu, up, both)
+    first(
+        config, grad_output, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate, both, grad_down_weight
+    )  # fmt: skip
     rest(
-        grad_output, x, gate_weight, up_weight, both, intermediate, counter, grad_x, grad_weights, grad_down_weight,
-        config.x, config.weights,
+        grad_output, x, gate_weight, up_weight, both, None if config.down_first else intermediate, counter,
+        grad_x, grad_weights, grad_down_weight, config.second, config.x, config.weights,
     )  # fmt: skip
     grad_gate_weight, grad_up_weight = grad_weights.split(inner)
     return grad_x, grad_gate_weight, grad_up_weight, grad_down_weight
