@@ -47,6 +47,8 @@ HIDDEN, INNER = 16384, 53248
 DEVICE = "cuda"
 TOKENS = (128, 256, 512, 1024, 2048, 4096, 4 * 1571, 8192)
 BASELINES = ("fused_pointwise",)
+# Compiled by NVRTC when they run, and not by --compile.
+IN_CUDA = ("multicast",)
 LIBRARIES = ("cublas", "cublaslt")
 # The datasheet's.
 PEAK_FLOPS, PEAK_BYTES_PER_S = 989.4e12, 4.8e12
@@ -407,9 +409,14 @@ def specialized_candidates() -> Iterator[Choice]:
     yield from ((1, ANY, module.Config(*bands)) for bands in ((8, 8, 16), (16, 16, 16), (8, 8, 8), (4, 8, 32)))
 
 
+def multicast_candidates() -> Iterator[Choice]:
+    module = kernel("multicast")
+    yield from ((129, ANY, module.Config(*bands)) for bands in ((4, 4, 8), (8, 8, 8), (4, 4, 4), (2, 4, 16)))
+
+
 def from_tables() -> list[Candidate]:
     """What the kernels' own tables hold."""
-    rungs = ("grouped", "fused_epilogue", "warp_specialized")
+    rungs = ("grouped", "fused_epilogue", "warp_specialized", *IN_CUDA)
     return [candidate(rung, None, choice) for rung in rungs for choice in crossovers.in_table(kernel(rung).CONFIGS)]
 
 
@@ -421,6 +428,7 @@ def candidates() -> list[Candidate]:
         ("grouped", "first", first_candidates()),
         ("grouped", "second", second_candidates()),
         ("warp_specialized", None, specialized_candidates()),
+        ("multicast", None, multicast_candidates()),
     ):
         found += [candidate(rung, part, choice) for choice in some]
     return list({one.name: one for one in [*found, *from_tables()]}.values())
@@ -513,7 +521,7 @@ def launched(one: Candidate) -> list[tuple[Any, ...]]:
 def main() -> None:
     options = crossovers.parser(__doc__ or "", 200.0, TOKENS).parse_args()
     if options.compile:
-        some = from_tables() if options.tables else candidates()
+        some = [one for one in (from_tables() if options.tables else candidates()) if one.rung not in IN_CUDA]
         some = [one for one in some if crossovers.matches(one, options.only, BASELINES)]
         sys.exit(0 if crossovers.compile_all(some, launched, options.json) else 1)
     if not torch.cuda.is_available():

@@ -1,11 +1,13 @@
 """The ladder of dense kernels: right for every number of tokens, and compiled for the device that it is made for.
 
-In Triton's interpreter where there is no GPU, at hidden sizes that fit no tile.
+In Triton's interpreter, or in an emulator, where there is no GPU, at hidden sizes that fit no tile.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import subprocess
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -16,6 +18,7 @@ from unittest.mock import MagicMock
 import pytest
 import torch
 import triton_ladder
+from conftest import REPOSITORY
 from triton_ladder import (  # noqa: F401 -- fixtures are used by name
     DEVICE,
     ON_GPU,
@@ -34,7 +37,7 @@ from triton_ladder import (  # noqa: F401 -- fixtures are used by name
 # Neither is a multiple of any tile, and both are of 8, as descriptors need.
 H, I = 200, 72  # noqa: E741 -- as in the formulas
 FULL_H, FULL_I = 16384, 53248
-RUNGS = ("fused_epilogue", "grouped", "warp_specialized")
+RUNGS = ("fused_epilogue", "grouped", "warp_specialized", "multicast")
 TOKENS = (1, 2, 15, 17, 63, 65, 127, 129, 200, 257)
 
 # Of gates far below zero: their sigmoid is 0.
@@ -252,6 +255,10 @@ def test_the_workspace_is_at_most_a_fifth_larger_than_the_activations(
     for names in benchmark().crossovers.namespaces(benchmark().kernel(name)):
         for function in names.keys() & set(launched):
             monkeypatch.setitem(names, function, MagicMock())
+        if "nvrtc_launch" in names:
+            some = MagicMock(multiprocessors=132)
+            some.map.return_value = names["Map"]()
+            monkeypatch.setitem(names, "device", lambda of, some=some: some)
     for one in [one for one in benchmark().from_tables() if one.rung == name]:
         allocated.clear()
         inputs = benchmark().made_inputs(128, 0, "meta")
@@ -268,9 +275,21 @@ def test_every_configuration_compiles_for_hopper_and_spills_nothing(tmp_path: Pa
     found = compiled_tables("dense_crossovers", tmp_path / "compiled.json")
     large = {"first_launch", "second_launch", "d_and_swiglu_backward", "rest_launch"}
     assert {one["function"] for one in found} == large | {"multiply", "add_pieces"}
-    tables = benchmark().from_tables()
+    tables = [one for one in benchmark().from_tables() if one.rung not in benchmark().IN_CUDA]
     count = sum(1 if one.rung == "fused_epilogue" else 2 for one in tables)
     assert sum(one["function"] in large for one in found) == count
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_the_kernel_in_cuda_compiles_for_hopper_and_spills_nothing(tmp_path: Path) -> None:
+    source = REPOSITORY / "kernels" / "dense_swiglu_backward" / "_ladder" / "multicast" / "kernel.cu"
+    command = ["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-cubin", "-Xptxas", "-v"]
+    done = subprocess.run(
+        [*command, "-o", str(tmp_path / "cubin"), str(source)], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(" 0 bytes spill stores, 0 bytes spill loads") == 2
+    assert "serialized" not in done.stderr  # what ptxas says of products that it cannot keep on their way
 
 
 # --- the benchmark -------------------------------------------------------------------------------------------

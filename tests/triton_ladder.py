@@ -13,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cluster_emulator
 import gluon_emulator
 import numpy as np
 import pytest
@@ -46,10 +47,18 @@ def benchmark(name: str) -> ModuleType:
 
 @cache
 def rung(script: str, name: str) -> ModuleType:
-    """A rung as a benchmark finds it. Triton interprets it where there is no GPU; what is written in Gluon, we do."""
+    """A rung as a benchmark finds it. Where there is no GPU, Triton interprets it, or it runs in an emulator."""
     module: ModuleType = benchmark(script).kernel(name)
-    if not ON_GPU and any(value.is_gluon() for value in vars(module).values() if isinstance(value, JITFunction)):
-        return gluon_emulator.load(Path(module.__file__ or ""))
+    file = Path(module.__file__ or "")
+    if ON_GPU:
+        return module
+    if (file.parent / "kernel.cu").exists():
+        if not cluster_emulator.COMPILER:
+            pytest.skip("needs a C++ compiler")
+        device = cluster_emulator.Device(cluster_emulator.built(file.parent / "kernel.cu"), module.Map)
+        module.device = lambda of: device  # type: ignore[attr-defined]
+    elif any(value.is_gluon() for value in vars(module).values() if isinstance(value, JITFunction)):
+        return gluon_emulator.load(file)
     return module
 
 

@@ -1,0 +1,58 @@
+"""Runs `multicast`, which is CUDA C++, on a CPU: cluster_emulator.cpp with a C++ compiler in place of the device."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+SOURCE = Path(__file__).resolve().parent / "cluster_emulator.cpp"
+COMPILER = shutil.which("g++")
+NAMES = ("first_launch", "second_launch")
+
+
+@cache
+def built(kernels: Path) -> ctypes.CDLL:
+    """The emulator with the kernels of a file in it."""
+    assert COMPILER is not None
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "emulator.so"
+        command = [COMPILER, "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-w", "-DEMULATED"]
+        command += [f'-DKERNEL_SOURCE="{kernels}"', "-o", str(out), str(SOURCE)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        library = ctypes.CDLL(str(out))
+    for name in NAMES:
+        getattr(library, f"emulate_{name}").restype = ctypes.c_char_p
+    return library
+
+
+class Emulation(AssertionError):
+    """What the device would not have done, or not in the end."""
+
+
+class Device:
+    """In place of the kernel's own device. Raises `Emulation`."""
+
+    def __init__(self, library: ctypes.CDLL, map_type: Any, multiprocessors: int = 4) -> None:
+        self._library, self._map_type = library, map_type
+        self.multiprocessors = multiprocessors
+
+    def map(self, matrix: torch.Tensor) -> Any:
+        assert matrix.data_ptr() % 16 == 0
+        assert matrix.stride(0) * 2 % 16 == 0
+        assert matrix.stride(1) == 1
+        found = self._map_type()
+        found.opaque[:4] = [matrix.data_ptr(), *matrix.shape, matrix.stride(0)]
+        return found
+
+    def launch(self, name: str, what: ctypes.Structure, programs: int) -> None:
+        problem = getattr(self._library, f"emulate_{name}")(ctypes.byref(what), programs)
+        if problem is not None:
+            raise Emulation(problem.decode())
