@@ -32,10 +32,13 @@ import torch
 import triton
 import triton.language as tl
 
-REPOSITORY = Path(__file__).resolve().parent.parent
-sys.path.insert(0, str(REPOSITORY))  # also where solbench is not installed
+HERE = Path(__file__).resolve().parent
+REPOSITORY = HERE.parent
+sys.path[:0] = [str(HERE), str(REPOSITORY)]  # also where solbench is not installed, and when this is imported
 
-BEGIN, END = "<!-- agreement -->", "<!-- end of agreement -->"
+from documents import write_between_marks  # noqa: E402
+
+MARK = "agreement"
 # Two backends agree on a time when they differ by no more than the greater of these.
 AGREED_SHARE, AGREED_MS = 0.03, 0.001
 BACKENDS = ("cupti", "queued", "queued less nothing", "events")
@@ -304,15 +307,6 @@ def draw(found: Agreement, path: Path) -> None:
     pyplot.close(figure)
 
 
-def write_between_marks(path: Path, text: str) -> None:
-    """Raises `SystemExit` where the document has no marks."""
-    before, begin, rest = path.read_text(encoding="utf-8").partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise SystemExit(f"{path} has no {BEGIN} with {END} behind it")
-    path.write_text(f"{before}{BEGIN}\n\n{text}\n{END}{after}", encoding="utf-8")
-
-
 def agreement(with_ncu: bool) -> Agreement:
     """Raises `SystemExit` when there is nothing to compare with."""
     rows, floors_ms, reason = measured()
@@ -329,7 +323,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--json", type=Path, help="write the figures to this file")
     parser.add_argument("--svg", type=Path, help="draw them to this file")
-    parser.add_argument("--write", type=Path, help=f"put the table between {BEGIN} and {END} of this file")
+    parser.add_argument("--write", type=Path, help="put the table between the marks of this file")
     parser.add_argument("--again", type=Path, metavar="FILE", help="measure nothing: take what --json wrote before")
     parser.add_argument("--no-ncu", action="store_true", help="leave Nsight Compute out")
     parser.add_argument("--one-kernel", action="store_true", help="only launch the kernels, as ncu wants it")
@@ -348,7 +342,7 @@ def main() -> None:
         options.json.write_text(json.dumps(asdict(found), indent=1) + "\n")
     print(markdown(found))
     if options.write:
-        write_between_marks(options.write, markdown(found))
+        write_between_marks(options.write, MARK, markdown(found))
     if options.svg:
         draw(found, options.svg)
 
