@@ -235,8 +235,10 @@ def specialized_candidates() -> Iterator[Choice]:
     for least, most, first, second, down_first in (
         (513, 4095, 128, 128, True),
         (513, 4095, 128, 256, True),
-        (1025, 6143, 256, 256, True),
         (2049, crossovers.ANY, 128, 256, False),
+        (2049, crossovers.ANY, 128, 256, True),
+        (2049, crossovers.ANY, 256, 256, True),
+        (4096, crossovers.ANY, 128, 128, True),
     ):
         yield least, most, Config(first, second, down_first)
     for bands in ((8, 8, 12), (16, 16, 6), (4, 8, 4)):

@@ -28,7 +28,7 @@ FAULTS = {
     "a barrier counts one warpgroup": ("warp_roles", "count=2", "count=1"),
     "a phase never turns": ("warp_roles", "gl.where(last, phase ^ 1, phase)", "phase"),
     "numbers of tiles are read in the wrong phase": (
-        "warp_roles", "slot_phase ^= slot\n        slot ^= 1\n        tile = up", "slot ^= 1\n        tile = up"),
+        "warp_roles", "return tile, slot ^ 1, phase ^ slot", "return tile, slot ^ 1, phase"),
     "sums begin with what is in the registers": ("warp_roles", "use_acc=step > 0", "use_acc=True"),
     "loads do not wait": ("warp_roles", "    mbarrier.wait(empty.index(stage), phase)\n", ""),
     "products do not wait": ("warp_roles", "        mbarrier.wait(full.index(stage), phase)\n", ""),

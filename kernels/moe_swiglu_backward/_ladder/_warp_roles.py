@@ -181,6 +181,45 @@ def put_all(sums, out, row, column, pieces):
         put(chunks[i], out, row, column + i * _CHUNK, pieces.index(i % 2))
 
 
+# --- which tile is next -----------------------------------------------------------------------------------
+
+
+@gluon.jit
+def turns_of_tiles():
+    """Numbers of tiles that the loading warp hands to the warpgroups, two at a time, with their barriers."""
+    numbers = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
+    full, empty = barriers(2)
+    return numbers, full, empty
+
+
+@gluon.jit
+def upcoming(counter):
+    """The tile after those that any program has taken."""
+    return gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
+
+
+@gluon.jit
+def tell(tile, turns, slot, phase):
+    """The loading warp says which tile comes next."""
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    numbers, full, empty = turns
+    mbarrier.wait(empty.index(slot), phase)
+    numbers.index(slot).store(gl.full([1], tile, gl.int32, one))
+    mbarrier.arrive(full.index(slot))
+    return slot ^ 1, phase ^ slot
+
+
+@gluon.jit
+def hear(turns, slot, phase):
+    """A warpgroup learns which tile comes next."""
+    one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
+    numbers, full, empty = turns
+    mbarrier.wait(full.index(slot), phase)
+    tile = gl.sum(numbers.index(slot).load(one), axis=0)
+    mbarrier.arrive(empty.index(slot))
+    return tile, slot ^ 1, phase ^ slot
+
+
 # --- grad_x and the weight gradients ----------------------------------------------------------------------
 
 
@@ -188,10 +227,8 @@ def put_all(sums, out, row, column, pieces):
 def load_rest(
     sources, counter, ring, turns, counts, X_BAND: gl.constexpr, BAND: gl.constexpr
 ):  # fmt: skip
-    one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     grad_gate, grad_up, gate_weight, up_weight, both, x, grad_output, product = sources
     a, b, full, empty = ring
-    numbers, number_full, number_empty = turns
     down_x, across_x, down_sums, down_last, across_last, begin_x, begin_sums, begin_last, inner, tokens = counts
     x_tiles, sum_tiles = down_x * across_x, down_sums * across_x
     tiles = x_tiles + sum_tiles + down_last * across_last
@@ -200,7 +237,7 @@ def load_rest(
     gdc_wait()  # for the launch before this one, which may still run, and for all that it wrote
     tile = gl.program_id(0)
     while tile < tiles:
-        upcoming = gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
+        next_tile = upcoming(counter)
         if (tile >= begin_x) & (tile < begin_x + x_tiles):
             row, column = place(tile - begin_x, down_x, across_x, X_BAND, b.shape[2])
             stage, phase = load_product(
@@ -215,13 +252,8 @@ def load_rest(
             stage, phase = load_product(
                 True, grad_output, product, row, column, tokens, a, b, full, empty, stage, phase
             )
-        # The others learn which tile is the next one.
-        mbarrier.wait(number_empty.index(slot), slot_phase)
-        numbers.index(slot).store(gl.full([1], upcoming, gl.int32, one))
-        mbarrier.arrive(number_full.index(slot))
-        slot_phase ^= slot
-        slot ^= 1
-        tile = upcoming
+        slot, slot_phase = tell(next_tile, turns, slot, slot_phase)
+        tile = next_tile
 
 
 @gluon.jit
@@ -229,10 +261,8 @@ def multiply_rest(
     PART: gl.constexpr, pieces, results, ring, turns, counts,
     X_BAND: gl.constexpr, BAND: gl.constexpr,
 ):  # fmt: skip
-    one: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
     grad_x, grad_weights, grad_down_weight = results
     a, b, full, empty = ring
-    numbers, number_full, number_empty = turns
     down_x, across_x, down_sums, down_last, across_last, begin_x, begin_sums, begin_last, inner, tokens = counts
     x_tiles, sum_tiles = down_x * across_x, down_sums * across_x
     tiles = x_tiles + sum_tiles + down_last * across_last
@@ -254,11 +284,7 @@ def multiply_rest(
             else:
                 row, column = place(tile - begin_last, down_last, across_last, BAND, b.shape[2])
                 put_all(sums, grad_down_weight, row + PART * _SHARE, column, pieces)
-        mbarrier.wait(number_full.index(slot), slot_phase)
-        tile = gl.sum(numbers.index(slot).load(one), axis=0)
-        mbarrier.arrive(number_empty.index(slot))
-        slot_phase ^= slot
-        slot ^= 1
+        tile, slot, slot_phase = hear(turns, slot, slot_phase)
     tma.store_wait(0)
 
 
@@ -277,10 +303,9 @@ def rest_launch(
     """
     a, b = operands(COLUMNS)
     full, empty = barriers(b.shape[0])
-    numbers = gl.allocate_shared_memory(gl.int32, [2, 1], gl.SwizzledSharedLayout(1, 1, 1, [0]))
-    number_full, number_empty = barriers(2)
+    turns = turns_of_tiles()
     fence_async_shared()
-    ring, turns = (a, b, full, empty), (numbers, number_full, number_empty)
+    ring = (a, b, full, empty)
     counts = (down_x, across_x, down_sums, down_last, across_last, begin_x, begin_sums, begin_last, inner, tokens)
     results = (grad_x, grad_weights, grad_down_weight)
     sources = (grad_gate, grad_up, gate_weight, up_weight, both, x, grad_output, product)

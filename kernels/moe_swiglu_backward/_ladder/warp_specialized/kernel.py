@@ -2,10 +2,10 @@
 
 The first launch is d with the SwiGLU backward as its epilogue; it writes grad_gate and grad_up. The loading warp brings
 the saved tensors through the same stages as the operands, two steps for each 64 columns. The second launch is all that
-is left: grad_x in one accumulator over both weights, and the three weight gradients. Its programs take tiles from a
-counter, the longest first: reading weights, multiplying and writing gradients overlap, and no product has a tail of
-its own. grad_down_weight does not wait for d: where d has few tiles, it is made beside them in the first launch. No sum
-goes across programs, so results are repeatable bit for bit.
+is left: grad_x in one accumulator over both weights, and the three weight gradients. Programs take tiles from a
+counter, the longest first: reading weights, multiplying and writing gradients overlap, and no product has a tail of its
+own. grad_down_weight does not wait for d: it may be made beside it in the first launch, where d alone would leave
+multiprocessors without a tile. No sum goes across programs, so results are repeatable bit for bit.
 
 FLOPs: 12*T*H*I, with T rounded up to 128. Traffic beside the floor of 2*(3TH + 6HI + 5TI) bytes: [grad_gate, grad_up]
 is written once and read twice (12TI), grad_output is read once more (2TH). For many tokens: d has 3 tiles of 256
@@ -33,6 +33,7 @@ from warp_roles import (
     begin,
     by_chunks,
     chunks_of,
+    hear,
     load_product,
     multiply,
     operands,
@@ -43,6 +44,9 @@ from warp_roles import (
     put,
     put_all,
     rest,
+    tell,
+    turns_of_tiles,
+    upcoming,
     wide,
 )
 
@@ -66,7 +70,8 @@ class Config(NamedTuple):
 CONFIGS: tuple[tuple[int | None, Config], ...] = (
     (1408, Config(128, 128, down_first=True)),
     (3584, Config(128, 256, down_first=True)),
-    (None, Config()),
+    (5632, Config(128, 256)),
+    (None, Config(256, 256, down_first=True)),
 )
 _CHUNK, _DEPTH, _SHARE = (gl.constexpr(value) for value in (CHUNK, DEPTH, SHARE))
 
@@ -96,15 +101,18 @@ def take_pair(PART: gl.constexpr, a, b, full, empty, stage, phase, layout: gl.co
 
 
 @gluon.jit
-def load_first(sources, ring, counts, BAND: gl.constexpr):
+def load_first(sources, counter, ring, turns, counts, BAND: gl.constexpr):
     grad_output, down_weight, gate, sigmoid, silu, up, intermediate = sources
     a, b, full, empty = ring
-    down, across, down_last, hidden, tokens = counts
+    down, across, down_last, begin_d, begin_last, hidden, tokens = counts
     d_tiles = down * across
     stage, phase = gl.to_tensor(0), gl.to_tensor(1)
-    for tile in range(gl.program_id(0), d_tiles + down_last * across, gl.num_programs(0)):
-        if tile < d_tiles:
-            row, column = place(tile, down, across, BAND, b.shape[2])
+    slot, slot_phase = gl.to_tensor(0), gl.to_tensor(1)
+    tile = gl.program_id(0)
+    while tile < d_tiles + down_last * across:
+        next_tile = upcoming(counter)
+        if (tile >= begin_d) & (tile < begin_d + d_tiles):
+            row, column = place(tile - begin_d, down, across, BAND, b.shape[2])
             stage, phase = load_product(
                 False, grad_output, down_weight, row, column, hidden, a, b, full, empty, stage, phase
             )  # fmt: skip
@@ -112,10 +120,12 @@ def load_first(sources, ring, counts, BAND: gl.constexpr):
                 stage, phase = load_pair(gate, sigmoid, row, at, a, b, full, empty, stage, phase)
                 stage, phase = load_pair(silu, up, row, at, a, b, full, empty, stage, phase)
         else:
-            row, column = place(tile - d_tiles, down_last, across, BAND, b.shape[2])
+            row, column = place(tile - begin_last, down_last, across, BAND, b.shape[2])
             stage, phase = load_product(
                 True, grad_output, intermediate, row, column, tokens, a, b, full, empty, stage, phase
             )  # fmt: skip
+        slot, slot_phase = tell(next_tile, turns, slot, slot_phase)
+        tile = next_tile
 
 
 @gluon.jit
@@ -131,15 +141,17 @@ def swiglu_chunk(PART: gl.constexpr, d, grad_gate, grad_up, row, column, pieces,
 
 
 @gluon.jit
-def multiply_first(PART: gl.constexpr, pieces, results, ring, counts, BAND: gl.constexpr):
+def multiply_first(PART: gl.constexpr, pieces, results, ring, turns, counts, BAND: gl.constexpr):
     grad_gate, grad_up, grad_down_weight = results
     a, b, full, empty = ring
-    down, across, down_last, hidden, tokens = counts
+    down, across, down_last, begin_d, begin_last, hidden, tokens = counts
     d_tiles = down * across
     stage, phase = gl.to_tensor(0), gl.to_tensor(0)
-    for tile in range(gl.program_id(0), d_tiles + down_last * across, gl.num_programs(0)):
-        if tile < d_tiles:
-            row, column = place(tile, down, across, BAND, b.shape[2])
+    slot, slot_phase = gl.to_tensor(0), gl.to_tensor(0)
+    tile = gl.program_id(0)
+    while tile < d_tiles + down_last * across:
+        if (tile >= begin_d) & (tile < begin_d + d_tiles):
+            row, column = place(tile - begin_d, down, across, BAND, b.shape[2])
             row += PART * _SHARE
             d, stage, phase = multiply(PART, False, gl.cdiv(hidden, _DEPTH), a, b, full, empty, stage, phase)
             chunks = chunks_of(d)
@@ -149,32 +161,37 @@ def multiply_first(PART: gl.constexpr, pieces, results, ring, counts, BAND: gl.c
                     a, b, full, empty, stage, phase,
                 )  # fmt: skip
         else:
-            row, column = place(tile - d_tiles, down_last, across, BAND, b.shape[2])
+            row, column = place(tile - begin_last, down_last, across, BAND, b.shape[2])
             sums, stage, phase = multiply(PART, True, gl.cdiv(tokens, _DEPTH), a, b, full, empty, stage, phase)
             put_all(sums, grad_down_weight, row + PART * _SHARE, column, pieces)
+        tile, slot, slot_phase = hear(turns, slot, slot_phase)
     tma.store_wait(0)
 
 
-@gluon.jit(do_not_specialize=["down", "across", "down_last", "hidden", "tokens"])
+_COUNTS = ["down", "across", "down_last", "begin_d", "begin_last", "hidden", "tokens"]
+
+
+@gluon.jit(do_not_specialize=_COUNTS)
 def first_launch(
     grad_output, down_weight, gate, sigmoid, silu, up, grad_gate, grad_up, intermediate, grad_down_weight,
-    down, across, down_last, hidden, tokens, BAND: gl.constexpr, COLUMNS: gl.constexpr,
+    counter, down, across, down_last, begin_d, begin_last, hidden, tokens, BAND: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
-    """grad_gate and grad_up [T, I] from so many tiles of d, and so many tiles of grad_down_weight."""
+    """grad_gate and grad_up [T, I] by tiles of d, and tiles of grad_down_weight; the first ones' numbers: begin_..."""
     gdc_launch_dependents()  # the second launch may take multiprocessors that have nothing left to do
     a, b = operands(COLUMNS)
     full, empty = barriers(b.shape[0])
+    turns = turns_of_tiles()
     out_0, out_1 = outlet(), outlet()
     fence_async_shared()
     ring = (a, b, full, empty)
-    counts = (down, across, down_last, hidden, tokens)
+    counts = (down, across, down_last, begin_d, begin_last, hidden, tokens)
     sources = (grad_output, down_weight, gate, sigmoid, silu, up, intermediate)
     results = (grad_gate, grad_up, grad_down_weight)
     gl.warp_specialize(
         [
-            (multiply_first, (0, out_0, results, ring, counts, BAND)),
-            (multiply_first, (1, out_1, results, ring, counts, BAND)),
-            (load_first, (sources, ring, counts, BAND)),
+            (multiply_first, (0, out_0, results, ring, turns, counts, BAND)),
+            (multiply_first, (1, out_1, results, ring, turns, counts, BAND)),
+            (load_first, (sources, counter, ring, turns, counts, BAND)),
         ],
         [4, 1],
         [240, 24],
@@ -185,17 +202,21 @@ def choose(tokens: int) -> Config:
     return next(config for most, config in CONFIGS if most is None or tokens <= most)
 
 
-def first(config, grad_output, down_weight, gate, sigmoid, silu, up, intermediate, both, grad_down_weight):
-    """All but the weights [H, I] are [T, columns]; writes both [T, 2I], and grad_down_weight if it is to."""
+def first(config, grad_output, down_weight, gate, sigmoid, silu, up, intermediate, both, grad_down_weight, counter):
+    """All but the weights [H, I] are [T, columns]; writes both [T, 2I], and grad_down_weight if it is to.
+
+    counter: one int32, zero before and not after. Programs take tiles from it, the longest first.
+    """
     tokens, inner = gate.shape
     hidden, columns = len(down_weight), config.first
     down, across = triton.cdiv(tokens, ROWS), triton.cdiv(inner, columns)
     down_last = triton.cdiv(hidden, ROWS) if config.down_first else 0
+    begins = (down_last * across, 0) if tokens > hidden else (0, down * across)
     first_launch[(programs(gate.device, (down + down_last) * across),)](
         piece(grad_output), wide(down_weight, columns), piece(gate), piece(sigmoid), piece(silu), piece(up),
         piece(both[:, :inner]), piece(both[:, inner:]),
         wide(intermediate, columns), piece(grad_down_weight),
-        down, across, down_last, hidden, tokens, config.d, columns, num_warps=4,
+        counter, down, across, down_last, *begins, hidden, tokens, config.d, columns, num_warps=4,
     )  # fmt: skip
 
 
@@ -204,13 +225,14 @@ def launch(
 ):  # fmt: skip
     inner = len(gate_weight)
     both, grad_weights = x.new_empty(len(x), 2 * inner), x.new_empty(2 * inner, x.shape[1])
-    counter = torch.zeros(1, dtype=torch.int32, device=x.device)
+    counters = torch.zeros(2, dtype=torch.int32, device=x.device)
     grad_x, grad_down_weight = torch.empty_like(x), torch.empty_like(down_weight)
     first(
-        config, grad_output, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate, both, grad_down_weight
+        config, grad_output, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate, both, grad_down_weight,
+        counters[:1],
     )  # fmt: skip
     rest(
-        grad_output, x, gate_weight, up_weight, both, None if config.down_first else intermediate, counter,
+        grad_output, x, gate_weight, up_weight, both, None if config.down_first else intermediate, counters[1:],
         grad_x, grad_weights, grad_down_weight, config.second, config.x, config.weights,
     )  # fmt: skip
     grad_gate_weight, grad_up_weight = grad_weights.split(inner)
