@@ -6,31 +6,23 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from datetime import datetime
-from enum import StrEnum
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from harness import __version__
+from harness import __version__, forms, listing
 from harness.errors import InputError
+from harness.output import Output
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from harness.catalog import Catalog
-    from harness.compare import Criteria, SuiteComparison
-    from harness.figures import Figures
-    from harness.machine import Target
+    from harness.compare import Criteria, Place, SuiteComparison
+    from harness.preparation import Asked
     from harness.records import Record
-    from harness.runner import Options, Plan
     from harness.selftest import Finding
-    from harness.sol import Roofline
-    from harness.spec import ProtocolModel
 
 EXIT_KERNEL_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -55,7 +47,7 @@ def main() -> None:
     if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # not under nohup
         signal.signal(signal.SIGHUP, signal.default_int_handler)
     # A closed standard output (`>&-`) is nobody's.
-    sys.stdout = _Output(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115 -- open for as long as the process
+    sys.stdout = Output(sys.stdout or open(os.devnull, "w"))  # noqa: SIM115 -- open for as long as the process
     try:
         try:
             app()
@@ -70,43 +62,6 @@ def main() -> None:
             raise
         print(f"solbench: this command needs {package}, which is not installed; pip install {package}", file=sys.stderr)
         sys.exit(EXIT_BAD_INPUT)
-
-
-class _Output:
-    """Standard output that a reader may leave, and that takes any text.
-
-    A reader that goes away (`| head`) changes neither what is measured nor the exit code; a full disk is told
-    in a sentence.
-    """
-
-    def __init__(self, stream: Any) -> None:
-        self._stream = stream
-        stream.reconfigure(errors="backslashreplace")
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._stream, name)
-
-    def write(self, text: str) -> int:
-        return int(self._try(lambda: self._stream.write(text)))
-
-    def writelines(self, texts: Iterable[str]) -> None:
-        for text in texts:
-            self.write(text)
-
-    def flush(self) -> None:
-        self._try(self._stream.flush)
-
-    def _try(self, action: Callable[[], Any]) -> Any:
-        try:
-            return action()
-        except OSError as error:
-            # Whatever is still to be written goes nowhere, so that it fails no second time.
-            with open(os.devnull, "w") as nowhere:
-                os.dup2(nowhere.fileno(), self._stream.fileno())
-            if isinstance(error, BrokenPipeError):
-                return 0
-            problem = f"cannot be written ({error.strerror})"
-            raise InputError("standard output", problem, "free space, or use -o") from None
 
 
 def _show_version(asked: bool) -> None:
@@ -180,23 +135,24 @@ def run(
     root: RootOption = None,
 ) -> None:
     """Check and time kernels. Without arguments: the main suite, with what this machine has."""
-    _run(
-        workloads,
-        kernel,
-        case,
-        device,
-        protocol,
-        output,
-        seed,
-        timeout,
-        scale,
-        resume,
-        as_json,
-        root,
-        peaks,
-        lock,
+    from harness.preparation import Asked
+
+    asked = Asked(
+        workloads=workloads or [],
+        kernels=kernel or [],
+        cases=case or [],
+        device=device,
+        protocol=protocol,
+        output=output,
+        timeout_s=timeout,
+        scale=scale,
+        root=root,
+        seed=seed,
+        peaks=peaks,
+        lock=lock,
         also=also or [],
     )
+    _run(asked, resume, as_json)
 
 
 @app.command()
@@ -216,313 +172,57 @@ def check(
     root: RootOption = None,
 ) -> None:
     """As run, correctness only."""
-    _run(
-        workloads, kernel, case, device, protocol, output, seed, timeout, scale, resume, as_json, root, None, lock, True
+    from harness.preparation import Asked
+
+    asked = Asked(
+        workloads=workloads or [],
+        kernels=kernel or [],
+        cases=case or [],
+        device=device,
+        protocol=protocol,
+        output=output,
+        timeout_s=timeout,
+        scale=scale,
+        root=root,
+        seed=seed,
+        lock=lock,
+        check_only=True,
     )
+    _run(asked, resume, as_json)
 
 
-@dataclass(frozen=True)
-class _Setup:
-    """What a run needs, checked before anything is measured."""
+def _run(asked: Asked, resume: bool, as_json: bool) -> NoReturn:
+    _check_resumable(resume, asked.output)
+    from harness.preparation import prepare
 
-    plans: list[Plan]
-    options: Options
-    path: Path
-    earlier: list[Record]
-    console: Console
-    locked_mhz: int | None
-
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        """While it is entered, the GPU's SM clock is locked, if that was asked for. Raises `InputError`."""
-        if self.locked_mhz is None:
-            yield
-            return
-        from harness import gpu_state
-
-        with ExitStack() as until_the_end:
-            gpu = gpu_state.of_device(self.options.target.device)
-            try:
-                until_the_end.enter_context(gpu_state.locked_clocks(gpu, self.locked_mhz))
-            except InputError:
-                if self.path.stat().st_size == 0:
-                    self.path.unlink()  # a run that never began leaves nothing behind
-                raise
-            self.console.print(f"The SM clock is locked at {self.locked_mhz} MHz until this ends.", markup=False)
-            yield
-
-
-def _set_up(
-    workloads: list[str] | None,
-    kernels: list[str] | None,
-    cases: list[str] | None,
-    device: str,
-    protocol_name: str | None,
-    output: Path | None,
-    seed: int | None,
-    timeout_s: float,
-    scale: int | None,
-    root: Path | None,
-    check_only: bool = False,
-    peaks: str | None = None,
-    lock: str | None = None,
-    also: Sequence[str] = (),
-) -> _Setup:
-    """Resolve every name and open the results file. Raises `InputError`."""
-    from harness import store
-    from harness.catalog import Catalog
-
-    catalog = Catalog(root)
-    chosen = _choose(catalog, workloads or [], kernels or [], cases or [])
-
-    from harness import machine
-    from harness.runner import Options, Plan
-
-    target = machine.target(device)
-    protocol = catalog.protocol(protocol_name or ("queued" if target.kind == "cuda" else "host"))
-    protocol = protocol.timing_also(also)
-    _check_backends(protocol, target)
-    plans = [
-        Plan(w, k, c, scale if scale is not None else (w.model.cpu.scale if target.kind == "cpu" else 1))
-        for w, k, c in chosen
-    ]
-    for plan in plans:
-        plan.workload.case(plan.cases[0], plan.scale)  # a scale that does not divide is found before anything runs
-    locked_mhz = _clock_to_lock(lock, target)
-    roofline = _roofline_asked(catalog, target, peaks)
-    path = output or Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}.jsonl"
-    store.prepare(path)
     console = _console()
-    earlier, bad = store.read(path)
-    for line in bad:
-        console.print(f"warning: {line}", style="yellow", markup=False)
-    roofline = roofline or _roofline(catalog, target, console)
-    _warn_of_full_size(plans, target, roofline, console)
-    environment = machine.environment(target, catalog.roots[0], locked_mhz)
-    used_seed = protocol.seed if seed is None else seed
-    options = Options(target, protocol, used_seed, timeout_s, check_only, roofline, environment)
-    return _Setup(plans, options, path, earlier, console, locked_mhz)
+    prepared = prepare(asked, console)
 
-
-def _check_backends(protocol: ProtocolModel, target: Target) -> None:
-    """Raises `InputError` for a backend that does not work on the device, or lacks its package."""
-    backends = {protocol.backend, *protocol.also}
-    if target.kind == "cpu" and backends != {"host"}:
-        remedy = "take -p host, or a GPU with -d cuda"
-        how = "CUPTI" if "cupti" in backends else "CUDA events"
-        raise InputError("--protocol", f'"{protocol.name}" times with {how} and the device is the CPU', remedy)
-    if "cupti" in backends:
-        from harness import cupti
-
-        if problem := cupti.problem():
-            remedy = "put that right, or take another protocol, such as -p queued"
-            raise InputError("--protocol", f'"{protocol.name}" times with CUPTI: {problem}', remedy)
-
-
-def _keep(path: Path, record: Record) -> None:
-    """Append a record, or stop with what was written before."""
-    from harness import store
-
-    try:
-        store.append(path, record)
-    except OSError as error:
-        problem = f"a record could not be written ({error.strerror})"
-        remedy = "what was written before is whole; free space and go on with --resume"
-        raise InputError(str(path), problem, remedy) from None
-
-
-def _run(
-    workloads: list[str] | None,
-    kernels: list[str] | None,
-    cases: list[str] | None,
-    device: str,
-    protocol_name: str | None,
-    output: Path | None,
-    seed: int | None,
-    timeout_s: float,
-    scale: int | None,
-    resume: bool,
-    as_json: bool,
-    root: Path | None,
-    peaks: str | None,
-    lock: str | None,
-    check_only: bool = False,
-    also: Sequence[str] = (),
-) -> NoReturn:
-    _check_resumable(resume, output)
-    setup = _set_up(
-        workloads,
-        kernels,
-        cases,
-        device,
-        protocol_name,
-        output,
-        seed,
-        timeout_s,
-        scale,
-        root,
-        check_only,
-        peaks,
-        lock,
-        also,
-    )
+    from harness import execution
     from harness.records import Status
-    from harness.runner import Runner
 
-    console, total = setup.console, sum(len(plan.kernels) * len(plan.cases) for plan in setup.plans)
-    held = {record.identity: record for record in setup.earlier if _answers(record, check_only)}
-    shown: list[Record] = []
+    def tell(record: Record) -> None:
+        if as_json:
+            print(record.to_line(), flush=True)
 
-    def already_held(record: Record) -> bool:
-        if not resume or record.identity not in held:
-            return False
-        shown.append(held[record.identity])
-        progress.skipped()
-        return True
-
-    interrupted = False
-    stopped: InputError | None = None
-    with setup.locked(), _Progress(console, total) as progress:
-        try:
-            for record in Runner(setup.options, progress, setup.earlier).run(setup.plans, already_held):
-                _keep(setup.path, record)
-                shown.append(record)
-                if as_json:
-                    print(record.to_line(), flush=True)
-        except KeyboardInterrupt:
-            interrupted = True
-        except InputError as error:
-            stopped = error  # a full disk, say: what was measured before is shown first
-    _print_records(shown, console)
-    console.print(f"\n{len(shown)} of {total} records, in {setup.path}", markup=False)
-    if stopped is not None:
-        raise stopped
-    if interrupted:
-        again = f"-o {setup.path} --resume"
+    done = execution.once(prepared, resume, tell)
+    _print_records(done.records, console)
+    console.print(f"\n{len(done.records)} of {done.total} records, in {prepared.path}", markup=False)
+    if done.stopped is not None:
+        raise done.stopped
+    if done.interrupted:
+        again = f"-o {prepared.path} --resume"
         console.print(f"Interrupted; what was measured is kept. Go on with the same command and {again}", markup=False)
         raise typer.Exit(EXIT_INTERRUPTED)
-    if not any(record.status is Status.PASSED for record in shown):
+    if not any(record.status is Status.PASSED for record in done.records):
         console.print("No case passed.", style="red")
         raise typer.Exit(EXIT_KERNEL_FAILED)
-    raise typer.Exit(EXIT_KERNEL_FAILED if any(record.status.failed for record in shown) else 0)
+    raise typer.Exit(EXIT_KERNEL_FAILED if any(record.status.failed for record in done.records) else 0)
 
 
 def _check_resumable(resume: bool, output: Path | None) -> None:
     if resume and output is None:
         raise InputError("--resume", "needs the file to go on with", "add -o FILE")
-
-
-def _answers(record: Record, check_only: bool) -> bool:
-    """Whether an earlier record makes measuring again needless."""
-    measured = record.latency_ms is not None or (check_only and record.correctness is not None)
-    return measured or record.status.failed
-
-
-def _choose(catalog: Catalog, names: list[str], kernels: list[str], patterns: list[str]) -> list[tuple[Any, Any, Any]]:
-    """(workload, kernels, case ids) for each workload asked for. Raises `InputError`."""
-    from harness.catalog import select_cases
-    from harness.errors import unknown_name
-
-    if not names:
-        names = ["main"]
-    wanted: list[tuple[str, list[str]]] = []
-    for name in names:
-        if name in catalog.suite_names():
-            suite = catalog.suite(name)
-            wanted += [(workload, kernels or suite.kernels) for workload in suite.workloads]
-        else:
-            wanted.append((name, kernels))
-    chosen = []
-    for name, asked in wanted:
-        workload = catalog.workload(name)
-        known = [kernel for kernel in catalog.kernel_paths(workload) if kernel != "reference"]
-        resolved = [catalog.kernel(kernel, workload) for kernel in dict.fromkeys(asked or known)]
-        found = list({kernel.path.resolve(): kernel for kernel in resolved}.values())
-        if not found:
-            remedy = f"add a file under kernels/{workload.name}/, or give one with -k"
-            raise InputError(workload.name, "has no kernels", remedy)
-        chosen.append((workload, found, patterns))
-    every_case = [case for workload, _, _ in chosen for case in workload.case_ids()]
-    selected = []
-    for workload, found, _ in chosen:
-        try:
-            selected.append((workload, found, select_cases(workload, patterns)))
-        except InputError:
-            if len(chosen) == 1:
-                raise
-            # With several workloads a pattern may belong to one of them, but each to at least one.
-            own = [p for p in patterns if _matches(workload.case_ids(), p)]
-            if own:
-                selected.append((workload, found, select_cases(workload, own)))
-    for pattern in patterns:
-        if not _matches(every_case, pattern):
-            raise unknown_name("case", pattern, every_case)
-    return selected
-
-
-def _matches(ids: Sequence[str], pattern: str) -> bool:
-    import fnmatch
-
-    return bool(fnmatch.filter(ids, pattern))
-
-
-def _clock_to_lock(lock: str | None, target: Any) -> int | None:
-    from harness.gpu_state import clock_asked
-
-    if lock is None:
-        return None
-    if target.kind == "cpu":
-        raise InputError(f"--lock-clocks {lock}", "the device is the CPU", "leave it out, or take a GPU with -d cuda")
-    return clock_asked(lock, target.name)
-
-
-def _roofline_asked(catalog: Catalog, target: Any, peaks: str | None) -> Roofline | None:
-    from harness import rooflines
-
-    # A CPU is calibrated at the start of every run, whether or not its label is given.
-    if peaks is None or (target.kind == "cpu" and peaks == "calibrated"):
-        return None
-    return rooflines.of_device(catalog, target.name, peaks)
-
-
-def _roofline(catalog: Catalog, target: Any, console: Console) -> Roofline | None:
-    if target.kind == "cpu":
-        from harness.calibrate import calibrate_cpu
-
-        console.print("Calibrating this machine: bf16 matrix rate and bandwidth …", markup=False)
-        roofline = calibrate_cpu()
-        console.print(
-            f"{roofline.device}: {roofline.peak_flops / 1e12:.3f} TFLOP/s bf16, {roofline.bandwidth / 1e9:.1f} GB/s "
-            "(measured now)",
-            markup=False,
-        )
-        return roofline
-    try:
-        return catalog.device(target.name).roofline()
-    except InputError:
-        remedy = "for bounds and scores measure them (solbench calibrate), or add a file under configs/devices/"
-        console.print(f"warning: no peak rates are known for {target.name}; {remedy}", style="yellow", markup=False)
-        return None
-
-
-def _warn_of_full_size(plans: list[Plan], target: Any, roofline: Roofline | None, console: Console) -> None:
-    from harness.evaluation import estimated_bytes
-
-    for plan in plans:
-        if target.kind != "cpu" or plan.scale >= plan.workload.model.cpu.scale:
-            if plan.scale > 1:
-                text = f"{plan.workload.name} runs with hidden sizes divided by {plan.scale} (--scale 1 for full size)"
-                console.print(text, markup=False)
-            continue
-        largest = max((plan.workload.case(c, plan.scale) for c in plan.cases), key=lambda c: c.flops)
-        seconds = largest.flops / roofline.peak_flops if roofline else float("nan")
-        console.print(
-            f"warning: {plan.workload.name} at scale {plan.scale} on a CPU: case {largest.id} takes over "
-            f"{estimated_bytes(largest) / 2**30:.0f} GiB of memory and at least {seconds:.0f} s for each call; "
-            "cases that do not fit are skipped",
-            style="yellow",
-            markup=False,
-        )
 
 
 def _print_records(records: Sequence[Record], console: Console) -> None:
@@ -537,133 +237,27 @@ def _has_colours(console: Console) -> bool:
     return console.color_system is not None and not console.no_color
 
 
-def _console(to_stdout: bool = False) -> Console:
+def _console(to_stdout: bool = False, width: int = 80) -> Console:
+    """Without a terminal (CI logs) tables get the `width` that they are made for."""
     from rich.console import Console
 
-    # Without a terminal (CI logs) tables keep the width that they are made for.
     live = (sys.stdout if to_stdout else sys.stderr).isatty()
-    return Console(stderr=not to_stdout, highlight=False, width=None if live else 80)
-
-
-class _Progress:
-    """What runs now, how many of how many, and how long it will take; on stderr."""
-
-    def __init__(self, console: Console, total: int) -> None:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        self._console, self._total, self._count = console, total, 0
-        self._live = console.is_terminal
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=12),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(compact=True),
-            console=console,
-            transient=True,
-            disable=not self._live,
-            # The estimate looks back over many cases, because their lengths differ.
-            speed_estimate_period=3600,
-        )
-        self._task = self._bar.add_task("", total=total)
-        self._label = ""
-
-    def __enter__(self) -> _Progress:
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._bar.stop()
-
-    def begin(self, kernel: str, workload: str, case: str) -> None:
-        self._label = f"{workload.partition('_')[0]} {kernel} {case}"
-        self._bar.update(self._task, description=self._label)
-
-    def stage(self, text: str) -> None:
-        self._bar.update(self._task, description=f"{self._label} {text}"[:44])
-
-    def skipped(self) -> None:
-        self._count += 1
-        self._bar.advance(self._task)
-
-    def done(self, record: Record) -> None:
-        from harness.text import format_ms
-
-        found = format_ms(record.latency_ms) if record.latency_ms is not None else record.reason or ""
-        self.ended(self._label, f"{record.status.value} {found}")
-
-    def ended(self, label: str, text: str) -> None:
-        """One of them is done; where nobody sees the bar, a line says what came of it."""
-        self.skipped()
-        if not self._live:
-            self._console.print(f"[{self._count}/{self._total}] {label}: {text}", markup=False)
+    return Console(stderr=not to_stdout, highlight=False, width=None if live else width)
 
 
 # --- looking at what there is ---------------------------------------------------------------------
 
 
-class Kind(StrEnum):
-    """What `solbench list` lists."""
-
-    workloads = "workloads"
-    kernels = "kernels"
-    devices = "devices"
-    protocols = "protocols"
-    suites = "suites"
-
-
 @app.command(name="list")
 def list_(
-    kind: Annotated[Kind, typer.Argument(help="What to list.")],
+    kind: Annotated[listing.Kind, typer.Argument(help="What to list.")],
     as_json: JsonOption = False,
     root: RootOption = None,
 ) -> None:
     """List workloads, kernels, devices, protocols or suites."""
     from harness.catalog import Catalog
 
-    _print_rows(_listing(Catalog(root), kind), as_json)
-
-
-def _listing(catalog: Catalog, kind: Kind) -> list[dict[str, Any]]:
-    match kind:
-        case Kind.workloads:
-            found = [catalog.workload(name) for name in catalog.workload_folders()]
-            return [
-                {"name": w.name, "short_name": w.model.short_name, "cases": len(w.model.cases), "title": w.model.title}
-                for w in found
-            ]
-        case Kind.kernels:
-            return [
-                {"workload": w.name, "name": name, "idea": catalog.kernel(name, w).idea}
-                for w in map(catalog.workload, catalog.workload_folders())
-                for name in catalog.kernel_paths(w)
-            ]
-        case Kind.devices:
-            return [
-                {
-                    "name": stem,
-                    "device": d.name,
-                    "roofline": label,
-                    "bf16_tflops": r.bf16_dense_flops / 1e12,
-                    "bandwidth_gb_per_s": r.bandwidth_bytes_per_s / 1e9,
-                }
-                for stem, d in catalog.devices().items()
-                for label, r in d.rooflines.items()
-            ]
-        case Kind.protocols:
-            return [
-                {"name": p.name, "backend": p.backend, "description": p.description}
-                for p in map(catalog.protocol, catalog.protocol_names())
-            ]
-        case Kind.suites:
-            return [
-                {
-                    "name": s.name,
-                    "workloads": ", ".join(s.workloads),
-                    "kernels": ", ".join(s.kernels),
-                    "description": s.description,
-                }
-                for s in map(catalog.suite, catalog.suite_names())
-            ]
+    _print_rows(listing.rows(Catalog(root), kind), as_json)
 
 
 @app.command()
@@ -700,8 +294,9 @@ def selftest(
     catalog = Catalog(root)
     entries = corpus.chosen(corpus.load(catalog.roots), kernel or [])
 
-    from harness import machine
+    from harness import machine, selftest_report
     from harness import selftest as referee
+    from harness.progress import Progress
 
     target, console = machine.target(device), _console()
     at_a_time = jobs or referee.jobs_by_default(target)
@@ -709,7 +304,7 @@ def selftest(
     before = referee.fingerprint(catalog.roots)
     findings: list[Finding] = []
     try:
-        with _Progress(console, len(entries)) as progress:
+        with Progress(console, len(entries)) as progress:
             for found in referee.run(entries, setting, at_a_time):
                 findings.append(found)
                 progress.ended(found.entry.name, str(found.verdict))
@@ -718,30 +313,13 @@ def selftest(
     except KeyboardInterrupt:
         raise typer.Exit(EXIT_INTERRUPTED) from None
     changes = referee.changed_files(before, referee.fingerprint(catalog.roots))
-    _print_findings(sorted(findings, key=lambda found: entries.index(found.entry)), console)
+    in_order = sorted(findings, key=lambda found: entries.index(found.entry))
+    selftest_report.show(in_order, console)
     for change in changes:
         console.print(f"while it ran, somebody {change}", style="red", markup=False)
     console.print(referee.summary(findings), markup=False)
     failed = bool(changes) or any(found.verdict.failed for found in findings)
     raise typer.Exit(EXIT_KERNEL_FAILED if failed else 0)
-
-
-def _print_findings(findings: Sequence[Finding], console: Console) -> None:
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in ("name", "what it does", "expected", "found", "verdict", "reason"):
-        table.add_column(heading, no_wrap=heading in ("name", "verdict"))
-    for found in findings:
-        style = "red" if found.verdict.failed else "yellow" if found.verdict == "skipped" else ""
-        expected = " or ".join(found.entry.expected)
-        cells = (found.entry.name, found.entry.idea, expected, found.found, str(found.verdict), found.reason or "")
-        table.add_row(*map(Text, cells), style=style)
-    # Six columns of text need more room than other tables, where there is no terminal to say how much there is.
-    Console(stderr=True, highlight=False, width=None if console.is_terminal else 180).print(table)
 
 
 @app.command()
@@ -755,8 +333,6 @@ def sol(
     """Bound of every case on a device, computed beside published."""
     from harness import bounds
     from harness.catalog import Catalog
-    from harness.stats import geometric_mean
-    from harness.text import format_ms
 
     catalog = Catalog(root)
     chosen, model = catalog.workload(workload), catalog.device(device)
@@ -766,15 +342,9 @@ def sol(
         _print_rows([case.row() for case in found], True)
         return
     _print_rows([case.texts() for case in found], False)
-    mean = geometric_mean([case.bound.ms for case in found])
     console = _console()
-    console.print(f"geometric mean {format_ms(mean)}, from the {roofline.label} peaks of {model.name}:", markup=False)
-    console.print(roofline.source, markup=False)
-    if others := [label for label in model.rooflines if label != roofline.label]:
-        console.print(f"other peaks of this device: --roofline {' or '.join(others)}", markup=False)
-    for case in found:
-        if case.note:
-            console.print(f"{case.case.id}: {case.note}", markup=False)
+    for line in bounds.notes(found, model, roofline):
+        console.print(line, markup=False)
 
 
 @app.command()
@@ -806,12 +376,7 @@ def calibrate(
         print(json.dumps(found.model_dump(mode="json", by_alias=True)))
     else:
         _print_rows(measured.rows(found), False)
-    peaks = found.roofline
-    console.print(
-        f"{found.device}: {peaks.bf16_dense_flops / 1e12:.4g} TFLOP/s, {peaks.bandwidth_bytes_per_s / 1e9:.4g} GB/s, "
-        f"in {path}; use it with --roofline {measured.LABEL}",
-        markup=False,
-    )
+    console.print(measured.summary(found, path), markup=False)
     for warning in found.warnings:
         console.print(f"warning: {warning}", style="yellow", markup=False)
 
@@ -822,18 +387,9 @@ def _print_rows(rows: list[dict[str, Any]], as_json: bool) -> None:
         for row in rows:
             print(json.dumps(row))
         return
-    from rich import box
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    from harness.rows import table
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in rows[0] if rows else ():
-        numeric = all(isinstance(row[name], (int, float)) for row in rows)
-        table.add_column(name, justify="right" if numeric else "left")
-    for row in rows:
-        table.add_row(*(Text(f"{v:g}" if isinstance(v, float) else str(v)) for v in row.values()))
-    Console(highlight=False, width=None if sys.stdout.isatty() else 100).print(table)
+    _console(to_stdout=True, width=100).print(table(rows))
 
 
 @app.command()
@@ -849,18 +405,18 @@ def leaderboard(
     """Published records of a workload, and yours among those that were measured alike."""
     from harness import leaderboard as ranked
     from harness import leaderboard_report as shown
-    from harness import published
+    from harness import published, store
     from harness.catalog import Catalog
 
     catalog = Catalog(root)
     _only_one_of(as_json, as_markdown, as_csv)
     chosen = catalog.workload(workload)
-    records = [record for file in files or [] for record in _read_all(file, None)]
+    records = [record for file in files or [] for record in store.read_whole(file)]
     boards, left_out = ranked.boards_of(chosen, published.load(catalog.roots, chosen.name), records)
     if not boards:
         problem = "; ".join(left_out) or "nothing is published for it"
         raise InputError(chosen.name, f"has no leaderboard ({problem})", "give results of a full solbench run")
-    notes = [*filter(None, [ranked.why_apart(boards)]), shown.TRUST_LEGEND, *(f"left out: {t}" for t in left_out)]
+    notes = shown.notes(boards, left_out)
     if as_json or as_csv:
         rows = shown.as_rows(boards, chosen.name)
         print("\n".join(map(json.dumps, rows)) if as_json else shown.as_csv(rows), end="\n" if as_json else "")
@@ -869,28 +425,19 @@ def leaderboard(
     else:
         for board in boards:
             print(f"\n{shown.title(board)}")
-            narrow = [{h: shown.cells(board, row)[h] for h in shown.NARROW} for row in board.rows]
-            _print_rows(shown.history_rows(board) if show_history else narrow, False)
-            for row in board.rows:
-                if row.recipe and not show_history:
-                    print(f"{row.implementation}: {row.recipe}; license {row.license or 'unknown'}; {row.source}")
+            if show_history:
+                _print_rows(shown.history_rows(board), False)
+                continue
+            _print_rows(shown.narrow_rows(board), False)
+            for recipe in shown.recipe_lines(board):
+                print(recipe)
         print("\n".join(notes))
-
-
-class Format(StrEnum):
-    """What `solbench report` writes."""
-
-    table = "table"
-    markdown = "markdown"
-    csv = "csv"
-    json = "json"
-    html = "html"
 
 
 @app.command()
 def report(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Results files.")],
-    form: Annotated[Format, typer.Option("-f", "--format", help="How to write it.")] = Format.table,
+    form: Annotated[forms.Format, typer.Option("-f", "--format", help="How to write it.")] = forms.Format.table,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Where to; default stdout.")] = None,
     peaks: RooflineOption = None,
     root: RootOption = None,
@@ -915,41 +462,15 @@ def report(
         from harness.catalog import Catalog
 
         records = rooflines.against(records, peaks, Catalog(root))
-    parts = _report_parts(records, form, to_terminal=output is None and sys.stdout.isatty())
+    width, colours = 80, False
+    if output is None and sys.stdout.isatty():
+        console = _console(to_stdout=True)
+        width, colours = console.width, _has_colours(console)
+    parts = forms.parts(records, form, width, colours)
     if output is None:
         sys.stdout.writelines(parts)
-        return
-    try:
-        with output.open("w", encoding="utf-8") as file:
-            file.writelines(parts)
-    except OSError as error:
-        raise InputError(f"--output {output}", f"cannot be written ({error.strerror})", "choose another path") from None
-
-
-def _report_parts(records: list[Figures], form: Format, to_terminal: bool) -> Iterable[str]:
-    """The report in pieces, because as one text a large one would take hundreds of megabytes."""
-    match form:
-        case Format.table:
-            from harness.terminal import terminal
-
-            console = _console(to_stdout=True)
-            return [terminal(records, console.width if to_terminal else 80, to_terminal and _has_colours(console))]
-        case Format.markdown:
-            from harness.report import markdown
-
-            return [markdown(records)]
-        case Format.html:
-            from harness.html import html
-
-            return html(records)
-        case Format.csv:
-            from harness.frame import csv_lines
-
-            return csv_lines(records)
-        case Format.json:
-            from harness.frame import json_lines
-
-            return json_lines(records)
+    else:
+        _write(output, parts, "--output")
 
 
 @app.command()
@@ -1003,6 +524,7 @@ def compare(
 
     Small differences are found best by measuring in turn: compare A B -w WORKLOAD.
     """
+    from harness import sides as chosen
     from harness.compare import Criteria, NotComparable
 
     _only_one_of(as_json, as_markdown)
@@ -1023,16 +545,28 @@ def compare(
         if workload:
             if len(sides) > 2:
                 raise InputError("compare", "measures two kernels in turn", "name two, or run all and give --file")
-            setup = _set_up(workload, sides, case, device, protocol, output, None, timeout, scale, root)
-            suites, failed = _measured_in_turn(setup, sides, blocks, criteria)
+            from harness.preparation import Asked
+
+            asked = Asked(
+                workloads=workload,
+                kernels=sides,
+                cases=case or [],
+                device=device,
+                protocol=protocol,
+                output=output,
+                timeout_s=timeout,
+                scale=scale,
+                root=root,
+            )
+            suites, failed = _measured_in_turn(asked, blocks, criteria)
         elif file is not None:
             if len(sides) > 2:
-                _show_ranking(file, sides, case, criteria, as_markdown, as_json)
+                for ranking in chosen.rankings(file, sides, case or [], criteria):
+                    _show_ranking(*ranking, criteria, as_markdown, as_json)
                 return
-            records = _read_all(file, case)
-            suites = _of_one_file(file, records, sides, criteria)
+            suites = chosen.of_one_file(file, sides, case or [], criteria)
         else:
-            suites, alone = _of_two_files(sides, case, criteria)
+            suites, alone = chosen.of_two_files(sides, case or [], criteria)
     except NotComparable as error:
         print("solbench: not comparable: " + "; ".join(error.reasons), file=sys.stderr)
         print("Measure both sides on one device with the same protocol, workload and scale.", file=sys.stderr)
@@ -1047,121 +581,40 @@ def compare(
     raise typer.Exit(EXIT_KERNEL_FAILED if failed else 0)
 
 
-def _measured_in_turn(
-    setup: _Setup, sides: list[str], blocks: int, criteria: Criteria
-) -> tuple[list[SuiteComparison], bool]:
+def _measured_in_turn(asked: Asked, blocks: int, criteria: Criteria) -> tuple[list[SuiteComparison], bool]:
     """The comparison, and whether a kernel failed; each failure is named once."""
-    from dataclasses import replace
-
-    from harness import interleave
     from harness.compare import compare_interleaved
+    from harness.preparation import prepare
 
-    # A kernel may be compared with itself, and is resolved once.
-    position = {side: index for index, side in enumerate(dict.fromkeys(sides))}
-    plans_of = [
-        [replace(plan, kernels=[plan.kernels[min(position[side], len(plan.kernels) - 1)]]) for plan in setup.plans]
-        for side in sides
-    ]
-    total = blocks * sum(len(plan.cases) for plans in plans_of for plan in plans)
-    with _Progress(setup.console, total) as progress:
-        measured = interleave.measure(
-            plans_of, blocks, setup.options, progress, lambda record: _keep(setup.path, record)
-        )
-    setup.console.print(f"{total} records of {blocks} turns, in {setup.path}", markup=False)
+    console = _console()
+    prepared = prepare(asked, console)
+
+    from harness import execution
+
+    measured = execution.in_turn(prepared, asked.kernels, blocks)
     records = [record for block in measured for side in block for record in side]
-    reasons = {f"{r.kernel} {r.case}: {r.status}: {r.reason}" for r in records if r.status.failed}
-    for reason in sorted(reasons):
-        setup.console.print(reason, style="red", markup=False)
-    return compare_interleaved([(block[0], block[1]) for block in measured], criteria), bool(reasons)
-
-
-def _read_all(path: Path, patterns: list[str] | None) -> list[Record]:
-    """The records of a file, of the cases asked for. Raises `InputError` for damaged lines or none left."""
-    from fnmatch import fnmatchcase
-
-    from harness import store
-
-    records, bad = store.read(path)
-    if bad:
-        raise InputError(f"{bad[0].path}:{bad[0].number}", bad[0].problem, "remove the line, or measure again")
-    kept = [r for r in records if not patterns or any(fnmatchcase(r.case, p) for p in patterns)]
-    if not kept:
-        raise InputError(str(path), "holds no records" if not records else "holds none of the cases", "give others")
-    return kept
-
-
-def _of_two_files(
-    sides: list[str], patterns: list[str] | None, criteria: Criteria
-) -> tuple[list[SuiteComparison], list[str]]:
-    from harness.compare import compare_files
-
-    if len(sides) > 2:
-        raise InputError("compare", "takes two results files", "for several kernels of one file add --file FILE")
-    for side in sides:
-        if not Path(side).is_file():
-            remedy = "give a results file; for kernels add --file FILE (measured before) or -w WORKLOAD (measure now)"
-            raise InputError(f'"{side}"', "is no file", remedy)
-    a, b = (_read_all(Path(side), patterns) for side in sides)
-    return compare_files(a, b, criteria)
-
-
-def _of_one_file(file: Path, records: list[Record], sides: list[str], criteria: Criteria) -> list[SuiteComparison]:
-    from harness.compare import by_workload_and_kernel, compare_suite
-    from harness.errors import unknown_name
-
-    by_kernel = by_workload_and_kernel(records)
-    for side in sides:
-        if side not in {kernel for _, kernel in by_kernel}:
-            raise unknown_name("kernel", side, {kernel for _, kernel in by_kernel}, str(file))
-    a, b = sides
-    both = [w for w, kernel in by_kernel if kernel == a and (w, b) in by_kernel]
-    return [compare_suite(by_kernel[w, a], by_kernel[w, b], criteria) for w in both]
+    console.print(f"{len(records)} records of {blocks} turns, in {prepared.path}", markup=False)
+    failures = execution.failures(records)
+    for failure in failures:
+        console.print(failure, style="red", markup=False)
+    return compare_interleaved([(a, b) for a, b in measured], criteria), bool(failures)
 
 
 def _show_ranking(
-    file: Path, kernels: list[str], patterns: list[str] | None, criteria: Criteria, as_markdown: bool, as_json: bool
+    workload: str, places: list[Place], left_out: list[str], criteria: Criteria, as_markdown: bool, as_json: bool
 ) -> None:
-    from harness.compare import by_workload_and_kernel, ranking
-    from harness.compare_report import RANKING_HEADINGS, ranking_rows
-    from harness.errors import unknown_name
-    from harness.text import escaped, markdown_table
+    from harness import compare_report
 
-    by_kernel = by_workload_and_kernel(_read_all(file, patterns))
-    for kernel in kernels:
-        if kernel not in {k for _, k in by_kernel}:
-            raise unknown_name("kernel", kernel, {k for _, k in by_kernel}, str(file))
-    ranked = False
-    for workload in dict.fromkeys(w for w, _ in by_kernel):
-        sides = {kernel: by_kernel[workload, kernel] for kernel in kernels if (workload, kernel) in by_kernel}
-        if len(sides) < 2:
-            continue
-        ranked = True
-        places, left_out = ranking(sides, criteria)
-        rows = [dict(zip(RANKING_HEADINGS, row, strict=True)) for row in ranking_rows(places, criteria)]
-        if as_markdown:
-            print(f"### {escaped(workload)}\n\n{markdown_table(RANKING_HEADINGS, [tuple(r.values()) for r in rows])}\n")
-        elif as_json:
-            for place in places:
-                ratio = place.to_first.ratio if place.to_first else 1.0
-                print(
-                    json.dumps(
-                        {
-                            "workload": workload,
-                            "rank": place.rank,
-                            "kernel": place.kernel,
-                            "mean_ms": place.mean_ms,
-                            "to_first": ratio,
-                        }
-                    )
-                )
-        else:
-            print(workload)
-            _print_rows(rows, False)
-            print("Kernels of one rank (=) cannot be told apart at this confidence.")
-            if left_out:
-                print(f"Left out, because not every kernel has them: {', '.join(left_out)}")
-    if not ranked:
-        raise InputError(", ".join(kernels), "have no workload in common", "name kernels of one workload")
+    if as_markdown:
+        print(compare_report.ranking_markdown(workload, places, criteria), end="")
+    elif as_json:
+        for row in compare_report.ranking_as_json(workload, places):
+            print(json.dumps(row))
+    else:
+        print(workload)
+        headings, rows = compare_report.RANKING_HEADINGS, compare_report.ranking_rows(places, criteria)
+        _print_rows([dict(zip(headings, row, strict=True)) for row in rows], False)
+        print("\n".join(compare_report.ranking_notes(left_out)))
 
 
 def _show_comparison(
@@ -1179,9 +632,7 @@ def _show_comparison(
 
 
 def _print_parts(parts: Sequence[Any]) -> None:
-    from rich.console import Console
-
-    Console(highlight=False, width=None if sys.stdout.isatty() else 80).print(*parts, sep="\n", markup=False)
+    _console(to_stdout=True).print(*parts, sep="\n", markup=False)
 
 
 @app.command()
@@ -1210,53 +661,44 @@ def noise(
     from harness import noise as found
     from harness.catalog import Catalog, gate_policy
     from harness.compare import Criteria
+    from harness.preparation import Asked, prepare
 
     policy = gate_policy(root or Path.cwd(), None)
     criteria = Criteria(policy.confidence, policy.minimum_effect)
     kernels = [kernel or Catalog(root).workload(workload).model.baseline_kernel]
-    setup = _set_up([workload], kernels, case, device, protocol, output, None, timeout, scale, root, lock=lock)
+    asked = Asked(
+        workloads=[workload],
+        kernels=kernels,
+        cases=case or [],
+        device=device,
+        protocol=protocol,
+        output=output,
+        timeout_s=timeout,
+        scale=scale,
+        root=root,
+        lock=lock,
+    )
+    console = _console()
+    prepared = prepare(asked, console)
 
-    from harness import interleave
+    from harness import execution
 
-    console = setup.console
-    records: list[Record] = []
-    held = [record for record in setup.earlier if resume and record.latency_ms is not None]
-
-    def keep(record: Record) -> None:
-        _keep(setup.path, record)
-        records.append(record)
-
-    def already_held(record: Record) -> bool:
-        same = next((earlier for earlier in held if earlier.identity == record.identity), None)
-        if same is None:
-            return False
-        held.remove(same)  # one process of this run for each that is there
-        records.append(same)
-        progress.skipped()
-        return True
-
-    interrupted = False
-    total = processes * sum(len(plan.cases) for plan in setup.plans)
-    with setup.locked(), _Progress(console, total) as progress:
-        try:
-            interleave.measure([setup.plans], processes, setup.options, progress, keep, already_held)
-        except KeyboardInterrupt:
-            interrupted = True
-    console.print(f"{len(records)} of {total} records, in {setup.path}", markup=False)
-    reasons = sorted({f"{r.kernel} {r.case}: {r.status}: {r.reason}" for r in records if r.status.failed})
-    for reason in reasons:
-        console.print(reason, style="red", markup=False)
-    cases = found.summarise(records, criteria)
+    done = execution.repeatedly(prepared, processes, resume)
+    console.print(f"{len(done.records)} of {done.total} records, in {prepared.path}", markup=False)
+    failures = execution.failures(done.records)
+    for failure in failures:
+        console.print(failure, style="red", markup=False)
+    cases = found.summarise(done.records, criteria)
     if as_json:
         for one in cases:
             print(json.dumps(one.as_json()))
     elif cases:
         print(f"{cases[0].workload} {cases[0].kernel}")
         _print_rows([dict(zip(found.HEADINGS, one.row(), strict=True)) for one in cases], False)
-        print("\n".join([*found.limits(records), found.legend(criteria)]))
-    if interrupted:
+        print("\n".join([*found.limits(done.records), found.legend(criteria)]))
+    if done.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
-    raise typer.Exit(EXIT_KERNEL_FAILED if reasons or not cases else 0)
+    raise typer.Exit(EXIT_KERNEL_FAILED if failures or not cases else 0)
 
 
 @app.command()
@@ -1274,25 +716,25 @@ def gate(
     root: RootOption = None,
 ) -> None:
     """May this change land? Exit code 0 pass, 1 failed, 3 regression or missing, 4 undecided, 5 not comparable."""
-    from harness import baselines, gate_report
+    from harness import baselines, gate_report, store
     from harness.catalog import gate_policy
     from harness.gate import decide
     from harness.noise import least_effects
 
     _only_one_of(as_json, as_markdown)
     rules = gate_policy(root or Path.cwd(), policy)
-    records = _read_all(current, None)
+    records = store.read_whole(current)
     if Path(baseline).is_file():
-        before = _read_all(Path(baseline), None)
+        before = store.read_whole(Path(baseline))
     else:
         place = root or Path.cwd()
         before = baselines.records(baselines.find(place, baseline, records[0].device, any_device=True))
-    noise = least_effects(_read_all(noise_file, None), records, f"--noise {noise_file}") if noise_file else None
+    noise = least_effects(store.read_whole(noise_file), records, f"--noise {noise_file}") if noise_file else None
     decision = decide(records, before, rules, noise=noise)
     if junit is not None:
-        _write(junit, gate_report.junit(decision), "--junit")
+        _write(junit, [gate_report.junit(decision)], "--junit")
     if github and (summary := os.environ.get("GITHUB_STEP_SUMMARY")):
-        _write(Path(summary), gate_report.markdown(decision), "GITHUB_STEP_SUMMARY", add=True)
+        _write(Path(summary), [gate_report.markdown(decision)], "GITHUB_STEP_SUMMARY", add=True)
     if as_json:
         print(json.dumps(gate_report.as_json(decision)))
     elif as_markdown:
@@ -1311,10 +753,10 @@ def _only_one_of(as_json: bool, as_markdown: bool, as_csv: bool = False) -> None
         raise InputError("--json, --markdown, --csv", "are given together", "keep one")
 
 
-def _write(path: Path, text: str, option: str, add: bool = False) -> None:
+def _write(path: Path, parts: Iterable[str], option: str, add: bool = False) -> None:
     try:
         with path.open("a" if add else "w", encoding="utf-8") as file:
-            file.write(text)
+            file.writelines(parts)
     except OSError as error:
         raise InputError(f"{option} {path}", f"cannot be written ({error.strerror})", "choose another path") from None
 
@@ -1334,10 +776,10 @@ def baseline_set(
     root: RootOption = None,
 ) -> None:
     """Keep a results file as a baseline of its device. Replacing one shows the difference first."""
-    from harness import baselines
+    from harness import baselines, store
 
     place = root or Path.cwd()
-    device, records = baselines.prepare(_read_all(file, None), name)
+    device, records = baselines.prepare(store.read_whole(file), name)
     old = [b for b in baselines.listed(place) if (b.provenance.name, b.provenance.device) == (name, device)]
     if old:
         try:
@@ -1392,17 +834,7 @@ def baseline_list(as_json: JsonOption = False, root: RootOption = None) -> None:
     """The baselines of every device."""
     from harness import baselines
 
-    rows = [
-        {
-            "name": p.name,
-            "device": p.device,
-            "records": p.records,
-            "measured": p.measured_to[:10],
-            "set": p.set_at[:10],
-            "note": p.note or "",
-        }
-        for p in (b.provenance for b in baselines.listed(root or Path.cwd()))
-    ]
+    rows = baselines.rows(baselines.listed(root or Path.cwd()))
     if rows or as_json:
         _print_rows(rows, as_json)
     else:

@@ -11,10 +11,11 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from harness import store
 from harness.compare import measured_at, samples_ms
@@ -66,6 +67,21 @@ def _read(provenance_path: Path) -> Baseline:
         remedy = "set the baseline again with solbench baseline set"
         raise InputError(str(provenance_path), f"is no provenance ({error})", remedy) from None
     return Baseline(provenance_path.with_suffix(".jsonl"), provenance)
+
+
+def rows(baselines: Iterable[Baseline]) -> list[dict[str, Any]]:
+    """What a list of baselines shows of each."""
+    return [
+        {
+            "name": p.name,
+            "device": p.device,
+            "records": p.records,
+            "measured": p.measured_to[:10],
+            "set": p.set_at[:10],
+            "note": p.note or "",
+        }
+        for p in (baseline.provenance for baseline in baselines)
+    ]
 
 
 def find(root: Path, name: str, device: str | None = None, any_device: bool = False) -> Baseline:

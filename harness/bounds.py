@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from harness import sol
+from harness import sol, stats
 from harness.sol import Roofline
 from harness.spec import Case, DeviceModel, Workload
 from harness.text import format_ms
@@ -83,3 +83,15 @@ def of_cases(workload: Workload, device: DeviceModel, roofline: Roofline) -> Seq
         )
         for case in map(workload.case, workload.case_ids())
     ]
+
+
+def notes(cases: Sequence[CaseBound], device: DeviceModel, roofline: Roofline) -> list[str]:
+    """What is to be said below the cases: their mean, where the peaks come from, and what is special."""
+    mean = stats.geometric_mean([case.bound.ms for case in cases])
+    lines = [
+        f"geometric mean {format_ms(mean)}, from the {roofline.label} peaks of {device.name}:",
+        roofline.source,
+    ]
+    if others := [label for label in device.rooflines if label != roofline.label]:
+        lines.append(f"other peaks of this device: --roofline {' or '.join(others)}")
+    return lines + [f"{case.case.id}: {case.note}" for case in cases if case.note]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import fnmatch
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -257,7 +258,7 @@ def gate_policy(root: Path, path: Path | None) -> GateModel:
     return read_model(path or (own if own.is_file() else installed_root() / "configs" / "gate.yaml"), GateModel)[0]
 
 
-def select_cases(workload: Workload, patterns: list[str]) -> list[str]:
+def select_cases(workload: Workload, patterns: Sequence[str]) -> list[str]:
     """The case ids that match any of the patterns (all for none), in the workload's order.
 
     Raises `InputError` for a pattern that matches nothing.

@@ -169,6 +169,33 @@ def ranking_rows(places: Sequence[Place], criteria: Criteria) -> list[tuple[str,
     ]
 
 
+def ranking_notes(left_out: Sequence[str]) -> list[str]:
+    """What is to be said below a ranking in a terminal."""
+    lines = ["Kernels of one rank (=) cannot be told apart at this confidence."]
+    if left_out:
+        lines.append(f"Left out, because not every kernel has them: {', '.join(left_out)}")
+    return lines
+
+
+def ranking_markdown(workload: str, places: Sequence[Place], criteria: Criteria) -> str:
+    """For a pull request."""
+    return f"### {escaped(workload)}\n\n{markdown_table(RANKING_HEADINGS, ranking_rows(places, criteria))}\n\n"
+
+
+def ranking_as_json(workload: str, places: Sequence[Place]) -> list[dict[str, Any]]:
+    """For programs, one row for each kernel."""
+    return [
+        {
+            "workload": workload,
+            "rank": place.rank,
+            "kernel": place.kernel,
+            "mean_ms": place.mean_ms,
+            "to_first": place.to_first.ratio if place.to_first else 1.0,
+        }
+        for place in places
+    ]
+
+
 def plot(suites: Sequence[SuiteComparison], criteria: Criteria, path: Path) -> None:
     """Write a picture: ratio per case with intervals, and latency over the size of the case.
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from harness import __version__, gpu_state, machine, sandbox
 from harness.catalog import Catalog
+from harness.choice import SUITE
 from harness.errors import InputError, unknown_name
 from harness.gpu_state import HARMFUL, Gpu
 from harness.measured import LABEL
@@ -28,7 +29,6 @@ from harness.text import format_bytes
 LOW_DISK_BYTES = 1 << 30
 # Load (processes that want to run) over cores from which times on the CPU are another machine's.
 BUSY = 0.5
-SUITE = "main"
 _DEVICE = re.compile(r"auto|cpu|cuda(:[0-9]+)?")
 
 

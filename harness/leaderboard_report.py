@@ -7,7 +7,7 @@ import io
 from collections.abc import Sequence
 from typing import Any
 
-from harness.leaderboard import Board, Row, Trust, history
+from harness.leaderboard import Board, Row, Trust, history, why_apart
 from harness.text import ABSENT, escaped, format_ms, format_share, markdown_table
 
 # What fits 80 columns; the other forms have all of them.
@@ -38,6 +38,25 @@ def cells(board: Board, row: Row) -> dict[str, str]:
 
 def title(board: Board) -> str:
     return f"{board.hardware} · {board.basis}"
+
+
+def narrow_rows(board: Board) -> list[dict[str, str]]:
+    """The rows for a terminal."""
+    return [{heading: cells(board, row)[heading] for heading in NARROW} for row in board.rows]
+
+
+def recipe_lines(board: Board) -> list[str]:
+    """How to come by the implementations that say it, a line for each."""
+    return [
+        f"{row.implementation}: {row.recipe}; license {row.license or 'unknown'}; {row.source}"
+        for row in board.rows
+        if row.recipe
+    ]
+
+
+def notes(boards: Sequence[Board], left_out: Sequence[str]) -> list[str]:
+    """What is to be said below the boards."""
+    return [*filter(None, [why_apart(boards)]), TRUST_LEGEND, *(f"left out: {text}" for text in left_out)]
 
 
 def markdown(boards: Sequence[Board], notes: Sequence[str]) -> str:

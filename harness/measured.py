@@ -145,6 +145,13 @@ def rows(model: MeasuredModel) -> list[dict[str, str]]:
     ]
 
 
+def summary(model: MeasuredModel, path: Path) -> str:
+    """What was found, where it is kept, and how it is used."""
+    peaks = model.roofline
+    rates = f"{peaks.bf16_dense_flops / 1e12:.4g} TFLOP/s, {peaks.bandwidth_bytes_per_s / 1e9:.4g} GB/s"
+    return f"{model.device}: {rates}, in {path}; use it with --roofline {LABEL}"
+
+
 def _tflops(rate: float) -> str:
     return f"{rate / 1e12:.4g} TFLOP/s"
 

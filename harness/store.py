@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import codecs
 import fcntl
+import fnmatch
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -76,9 +77,33 @@ def append(path: Path, record: Record) -> None:
         os.close(descriptor)
 
 
+def keep(path: Path, record: Record) -> None:
+    """As `append`, for one who measures. Raises `InputError`."""
+    try:
+        append(path, record)
+    except OSError as error:
+        problem = f"a record could not be written ({error.strerror})"
+        remedy = "what was written before is whole; free space and go on with --resume"
+        raise InputError(str(path), problem, remedy) from None
+
+
 def read(path: Path) -> tuple[list[Record], list[BadLine]]:
     """All records of a file in order, and the lines that are none. Raises `InputError` if unreadable."""
     return read_as(path, record_of)
+
+
+def read_whole(path: Path, patterns: Sequence[str] = ()) -> list[Record]:
+    """The records of a file, of the cases that match (all for no patterns).
+
+    Raises `InputError` for a file that cannot be read, a damaged line, or no records left.
+    """
+    records, bad = read(path)
+    if bad:
+        raise InputError(f"{bad[0].path}:{bad[0].number}", bad[0].problem, "remove the line, or measure again")
+    kept = [r for r in records if not patterns or any(fnmatch.fnmatchcase(r.case, p) for p in patterns)]
+    if not kept:
+        raise InputError(str(path), "holds no records" if not records else "holds none of the cases", "give others")
+    return kept
 
 
 def record_of(line: bytes) -> Record:

@@ -17,11 +17,12 @@ from typing import Any
 import pytest
 import torch
 from conftest import REPOSITORY
+from rich.console import Console
 
-import cli
 from harness import gpu_state, machine
 from harness.errors import InputError
 from harness.gpu_state import Facts, Gpu, Monitor, Process, Sample, locked_clocks, summarise
+from harness.preparation import Prepared
 
 UUID = "11111111-2222-3333-4444-555555555555"
 IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
@@ -412,12 +413,12 @@ def test_a_run_locks_the_clock_for_itself_and_leaves_nothing_where_it_may_not(
     for nvml, calls in ((FakeNvml(), [LOCKED, UNLOCKED]), (FakeNvml("nvmlDeviceSetGpuLockedClocks"), [])):
         path.touch()
         monkeypatch.setattr(gpu_state, "of_device", lambda _, nvml=nvml: gpu(nvml))
-        setup = cli._Setup([], options, path, [], cli._console(), 1410)
-        with suppress(InputError), setup.locked():
+        prepared = Prepared([], options, path, [], Console(stderr=True), 1410)
+        with suppress(InputError), prepared.locked():
             assert nvml.calls == [LOCKED]
         assert nvml.calls == calls
         assert path.exists() == bool(calls)
-    with cli._Setup([], options, path, [], cli._console(), None).locked():
+    with Prepared([], options, path, [], Console(stderr=True), None).locked():
         pass
 
 
