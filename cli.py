@@ -511,6 +511,7 @@ def compare(
     timeout: TimeoutOption = 300.0,
     scale: ScaleOption = None,
     blocks: Annotated[int, typer.Option("--blocks", min=2, help="Measuring now: turns of each kernel.")] = 6,
+    lock: LockOption = None,
     confidence: Annotated[float, typer.Option("--confidence", help="Of intervals and verdicts.")] = 0.95,
     least_effect: Annotated[
         float, typer.Option("--min-effect", min=0, help="Smaller changes are noise; 0.01 is 1%.")
@@ -529,7 +530,8 @@ def compare(
 
     _only_one_of(as_json, as_markdown)
     if not workload:
-        for option, given in (("--protocol", protocol), ("--output", output), ("--scale", scale)):
+        of_measuring = (("--protocol", protocol), ("--output", output), ("--scale", scale), ("--lock-clocks", lock))
+        for option, given in of_measuring:
             if given is not None:
                 raise InputError(option, "only means something when kernels are measured", "add -w WORKLOAD")
     if plot is not None and plot.suffix not in (".png", ".svg", ".pdf"):
@@ -557,6 +559,7 @@ def compare(
                 timeout_s=timeout,
                 scale=scale,
                 root=root,
+                lock=lock,
             )
             suites, failed = _measured_in_turn(asked, blocks, criteria)
         elif file is not None:
@@ -591,7 +594,11 @@ def _measured_in_turn(asked: Asked, blocks: int, criteria: Criteria) -> tuple[li
 
     from harness import execution
 
-    measured = execution.in_turn(prepared, asked.kernels, blocks)
+    try:
+        measured = execution.in_turn(prepared, asked.kernels, blocks)
+    except KeyboardInterrupt:
+        console.print(f"Interrupted; what was measured is in {prepared.path}", markup=False)
+        raise typer.Exit(EXIT_INTERRUPTED) from None
     records = [record for block in measured for side in block for record in side]
     console.print(f"{len(records)} records of {blocks} turns, in {prepared.path}", markup=False)
     failures = execution.failures(records)

@@ -105,7 +105,7 @@ def repeatedly(prepared: Prepared, processes: int, resume: bool) -> Done:
 def in_turn(prepared: Prepared, kernels: Sequence[str], blocks: int) -> list[list[list[Record]]]:
     """The records by block and kernel, the kernels taking turns; they are named as they were when prepared.
 
-    Raises `InputError` where a record cannot be written.
+    Raises `InputError` where the clock cannot be locked, or a record cannot be written.
     """
     # A kernel may be compared with itself, and is resolved once.
     position = {kernel: index for index, kernel in enumerate(dict.fromkeys(kernels))}
@@ -114,7 +114,7 @@ def in_turn(prepared: Prepared, kernels: Sequence[str], blocks: int) -> list[lis
         for kernel in kernels
     ]
     total = blocks * sum(map(_cases, plans_of))
-    with Progress(prepared.console, total) as progress:
+    with prepared.locked(), Progress(prepared.console, total) as progress:
         return interleave.measure(
             plans_of, blocks, prepared.options, progress, lambda record: store.keep(prepared.path, record)
         )
