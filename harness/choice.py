@@ -1,4 +1,4 @@
-"""Which workloads, kernels and cases does a command line name?"""
+"""Which workloads, kernels and cases does a command line name, and what is taken where it names nothing?"""
 
 from __future__ import annotations
 
@@ -12,6 +12,16 @@ from harness.spec import Workload
 
 # What is run where nothing is named.
 SUITE = "main"
+
+
+def protocol_of(kind: str) -> str:
+    """The protocol of a kind of device, `cuda` or `cpu`."""
+    return "queued" if kind == "cuda" else "host"
+
+
+def scale_of(workload: Workload, kind: str) -> int:
+    """What hidden sizes are divided by: a CPU cannot wait for all of a large workload."""
+    return workload.model.cpu.scale if kind == "cpu" else 1
 
 
 class Chosen(NamedTuple):

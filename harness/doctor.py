@@ -17,9 +17,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from harness import __version__, gpu_state, machine, sandbox
+from harness import __version__, choice, gpu_state, machine, sandbox
 from harness.catalog import Catalog
-from harness.choice import SUITE
 from harness.errors import InputError, unknown_name
 from harness.gpu_state import HARMFUL, Gpu
 from harness.measured import LABEL
@@ -309,10 +308,10 @@ def of_state(gpu: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _run(catalog: Catalog, target: machine.Target) -> Run:
-    suite = catalog.suite(SUITE)
+    suite = catalog.suite(choice.SUITE)
     parts, skipped = [], list[str]()
     for workload in map(catalog.workload, suite.workloads):
-        scale = workload.model.cpu.scale if target.kind == "cpu" else 1
+        scale = choice.scale_of(workload, target.kind)
         kernels = [catalog.kernel(name, workload) for name in suite.kernels]
         parts.append(Part(workload.name, [kernel.name for kernel in kernels], len(workload.model.cases), scale))
         for kernel in kernels:
@@ -327,7 +326,7 @@ def _run(catalog: Catalog, target: machine.Target) -> Run:
         if large := [case for case, nbytes in needed.items() if room is not None and nbytes > room]:
             need = f"{format_bytes(max(needed.values()))} are needed, {format_bytes(room or 0)} free"
             skipped.append(f"{workload.name} {', '.join(large)}: up to {need}")
-    protocol = catalog.protocol("queued" if target.kind == "cuda" else "host")
+    protocol = catalog.protocol(choice.protocol_of(target.kind))
     device = str(target.device)
     return Run(device, target.name, protocol.name, suite.name, parts, _peaks(catalog, target.name), skipped)
 

@@ -108,7 +108,7 @@ def prepare(asked: Asked, console: Console) -> Prepared:
 
 def _protocol(catalog: Catalog, asked: Asked, target: Target) -> ProtocolModel:
     """Raises `InputError` for one that is not there, or that this device cannot be timed by."""
-    protocol = catalog.protocol(asked.protocol or ("queued" if target.kind == "cuda" else "host"))
+    protocol = catalog.protocol(asked.protocol or choice.protocol_of(target.kind))
     protocol = protocol.timing_also(asked.also)
     _check_backends(protocol, target)
     return protocol
@@ -135,8 +135,8 @@ def _plans(chosen: Sequence[choice.Chosen], scale: int | None, target: Target) -
 
     plans = []
     for workload, kernels, cases in chosen:
-        by_default = workload.model.cpu.scale if target.kind == "cpu" else 1
-        plans.append(Plan(workload, kernels, cases, by_default if scale is None else scale))
+        divisor = choice.scale_of(workload, target.kind) if scale is None else scale
+        plans.append(Plan(workload, kernels, cases, divisor))
     for plan in plans:
         plan.workload.case(plan.cases[0], plan.scale)
     return plans
