@@ -410,6 +410,7 @@ LANGUAGE = _names(
     exp=lambda value: Value(torch.exp(value.data)),
     sum=lambda value, axis: int(value.data.sum()),
     atomic_add=_atomic_add,
+    store=lambda pointer, value: pointer.fill_(value),
     allocate_shared_memory=_allocate,
     warp_specialize=_specialize,
     bfloat16=torch.bfloat16,

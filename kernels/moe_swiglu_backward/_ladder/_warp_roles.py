@@ -225,7 +225,7 @@ def hear(turns, slot, phase):
 
 @gluon.jit
 def load_rest(
-    sources, counter, ring, turns, counts, X_BAND: gl.constexpr, BAND: gl.constexpr
+    sources, counter, other, ring, turns, counts, X_BAND: gl.constexpr, BAND: gl.constexpr
 ):  # fmt: skip
     grad_gate, grad_up, gate_weight, up_weight, both, x, grad_output, product = sources
     a, b, full, empty = ring
@@ -235,6 +235,8 @@ def load_rest(
     stage, phase = gl.to_tensor(0), gl.to_tensor(1)
     slot, slot_phase = gl.to_tensor(0), gl.to_tensor(1)
     gdc_wait()  # for the launch before this one, which may still run, and for all that it wrote
+    if gl.program_id(0) == 0:
+        gl.store(other, 0)
     tile = gl.program_id(0)
     while tile < tiles:
         next_tile = upcoming(counter)
@@ -294,12 +296,13 @@ _COUNTS = ["down_x", "across_x", "down_sums", "down_last", "across_last", "begin
 @gluon.jit(do_not_specialize=[*_COUNTS, "inner", "tokens"])
 def rest_launch(
     grad_gate, grad_up, gate_weight, up_weight, grad_x, both, x, grad_weights, grad_output, product, grad_down_weight,
-    counter, down_x, across_x, down_sums, down_last, across_last, begin_x, begin_sums, begin_last, inner, tokens,
+    counter, other, down_x, across_x, down_sums, down_last, across_last, begin_x, begin_sums, begin_last, inner, tokens,
     X_BAND: gl.constexpr, BAND: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
     """grad_x, [grad_gate_weight; grad_up_weight] and grad_down_weight.
 
-    Of each product, so many tiles down and across, of which the first one has the number begin_...
+    Of each product, so many tiles down and across, of which the first one has the number begin_... counter: zero when
+    this begins; other: zero when it ends.
     """
     a, b = operands(COLUMNS)
     full, empty = barriers(b.shape[0])
@@ -314,7 +317,7 @@ def rest_launch(
         [
             (multiply_rest, (0, out_0, results, ring, turns, counts, X_BAND, BAND)),
             (multiply_rest, (1, out_1, results, ring, turns, counts, X_BAND, BAND)),
-            (load_rest, (sources, counter, ring, turns, counts, X_BAND, BAND)),
+            (load_rest, (sources, counter, other, ring, turns, counts, X_BAND, BAND)),
         ],
         [4, 1],
         [240, 24],
@@ -334,6 +337,17 @@ def wide(matrix: torch.Tensor, columns: int) -> TensorDescriptor:
     return TensorDescriptor.from_tensor(matrix, [DEPTH, columns], SWIZZLED)
 
 
+_counters: dict[tuple[torch.device, int], torch.Tensor] = {}
+
+
+def counters(device: torch.device) -> torch.Tensor:
+    """Two zeros for the calls on the current stream. Each of two launches sets the other one's counter back to zero."""
+    key = (device, torch.cuda.current_stream(device).cuda_stream if device.type == "cuda" else 0)
+    if key not in _counters:
+        _counters[key] = torch.zeros(2, dtype=torch.int32, device=device)
+    return _counters[key]
+
+
 def programs(device: torch.device, tiles: int) -> int:
     """One for each multiprocessor, as there is shared memory for one."""
     of_device = torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
@@ -341,15 +355,15 @@ def programs(device: torch.device, tiles: int) -> int:
 
 
 def rest(
-    grad_output, x, gate_weight, up_weight, both, product, counter, grad_x, grad_weights, grad_down_weight,
+    grad_output, x, gate_weight, up_weight, both, product, counters, grad_x, grad_weights, grad_down_weight,
     columns, x_band, band,
 ):  # fmt: skip
     """grad_x [T, H], grad_weights [2I, H] and grad_down_weight [H, I] from both [T, 2I] and product [T, I].
 
-    product: what grad_output.T is multiplied by; None where grad_down_weight is there already. counter: one int32, zero
-    before and not after. Programs take tiles from it, the longest first. columns: of a tile, 256 or 128. x_band, band:
-    so many rows of tiles are computed at a time, column after column, so that programs which run at the same time
-    share what they read; of grad_x, and of the weight gradients.
+    product: what grad_output.T is multiplied by; None where grad_down_weight is there already. counters: two int32;
+    programs take tiles from the second, the longest first, and set the first one back to zero. columns: of a tile, 256
+    or 128. x_band, band: so many rows of tiles are computed at a time, column after column, so that programs which
+    run at the same time share what they read; of grad_x, and of the weight gradients.
     """
     tokens, hidden = x.shape
     inner = len(gate_weight)
@@ -365,6 +379,7 @@ def rest(
         piece(both[:, :inner]), piece(both[:, inner:]), wide(gate_weight, columns), wide(up_weight, columns),
         piece(grad_x), piece(both), wide(x, columns), piece(grad_weights),
         piece(grad_output), wide(x if product is None else product, columns), piece(grad_down_weight),
-        counter, down_x, across_x, down_sums, down_last, across_last, *begins, inner, tokens, x_band, band, columns,
+        counters[1:], counters[:1], down_x, across_x, down_sums, down_last, across_last, *begins, inner, tokens,
+        x_band, band, columns,
         num_warps=4, launch_pdl=True,
     )  # fmt: skip

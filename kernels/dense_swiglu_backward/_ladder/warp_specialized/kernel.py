@@ -14,7 +14,6 @@ No GPU has run this yet: it compiles for sm_90 and is right in an emulator.
 
 from typing import NamedTuple
 
-import torch
 import triton
 import triton.experimental.gluon.language as gl
 from triton.experimental import gluon
@@ -31,6 +30,7 @@ from warp_roles import (
     begin,
     by_chunks,
     chunks_of,
+    counters,
     load_product,
     multiply,
     operands,
@@ -61,8 +61,10 @@ _COLUMNS, _CHUNK, _DEPTH, _SHARE = (gl.constexpr(value) for value in (COLUMNS, C
 
 @gluon.jit
 def load_d(
-    grad_output, down_weight, gate, up, activated, a, b, full, empty, down, across, hidden, BAND: gl.constexpr
+    grad_output, down_weight, gate, up, activated, other, a, b, full, empty, down, across, hidden, BAND: gl.constexpr
 ):  # fmt: skip
+    if gl.program_id(0) == 0:
+        gl.store(other, 0)
     chunks = by_chunks(b)
     stage, phase = gl.to_tensor(0), gl.to_tensor(1)
     for tile in range(gl.program_id(0), down * across, gl.num_programs(0)):
@@ -121,10 +123,10 @@ def multiply_d(
 
 @gluon.jit(do_not_specialize=["down", "across", "hidden"])
 def first_launch(
-    grad_output, down_weight, gate, up, activated, grad_gate, grad_up, product, down, across, hidden,
+    grad_output, down_weight, gate, up, activated, grad_gate, grad_up, product, other, down, across, hidden,
     BAND: gl.constexpr,
 ):  # fmt: skip
-    """grad_gate, grad_up and product = activated * up, each [T, I]."""
+    """grad_gate, grad_up and product = activated * up, each [T, I]. other: the second launch's counter, zero then."""
     gdc_launch_dependents()  # the second launch may take multiprocessors that have nothing left to do
     a, b = operands(_COLUMNS)
     full, empty = barriers(b.shape[0])
@@ -137,7 +139,7 @@ def first_launch(
             (multiply_d, (1, grad_gate, grad_up, product, a, b, out_1, full, empty, down, across, steps, BAND)),
             (
                 load_d,
-                (grad_output, down_weight, gate, up, activated, a, b, full, empty, down, across, hidden, BAND),
+                (grad_output, down_weight, gate, up, activated, other, a, b, full, empty, down, across, hidden, BAND),
             ),
         ],
         [4, 1],
@@ -149,14 +151,14 @@ def choose(tokens: int) -> Config:
     return next(config for most, config in CONFIGS if most is None or tokens <= most)
 
 
-def first(config, grad_output, down_weight, gate, up, activated, both, product):
-    """All but down_weight [H, I] are [T, columns]; writes both [T, 2I] and product [T, I]."""
+def first(config, grad_output, down_weight, gate, up, activated, both, product, counters):
+    """All but down_weight [H, I] are [T, columns]; writes both [T, 2I] and product [T, I], and zero to counters[1]."""
     tokens, inner = gate.shape
     down, across = triton.cdiv(tokens, ROWS), triton.cdiv(inner, COLUMNS)
     first_launch[(programs(gate.device, down * across),)](
         piece(grad_output), wide(down_weight, COLUMNS), piece(gate), piece(up), piece(activated),
         piece(both[:, :inner]), piece(both[:, inner:]), piece(product),
-        down, across, grad_output.shape[1], config.d, num_warps=4,
+        counters[1:], down, across, grad_output.shape[1], config.d, num_warps=4,
     )  # fmt: skip
 
 
@@ -165,12 +167,12 @@ def launch(config, grad_output, x, gate_output, up_output, activated_gate, gate_
     output, tokens = grad_output.reshape(-1, hidden), x.reshape(-1, hidden)
     gate, up, activated = (saved.reshape(-1, inner) for saved in (gate_output, up_output, activated_gate))
     both, product = tokens.new_empty(len(tokens), 2 * inner), tokens.new_empty(len(tokens), inner)
-    counter = torch.zeros(1, dtype=torch.int32, device=x.device)
+    counts = counters(x.device)
     grad_x, grad_weights = tokens.new_empty(len(tokens), hidden), tokens.new_empty(2 * inner, hidden)
     grad_down_weight = tokens.new_empty(hidden, inner)
-    first(config, output, down_weight, gate, up, activated, both, product)
+    first(config, output, down_weight, gate, up, activated, both, product, counts)
     rest(
-        output, tokens, gate_weight, up_weight, both, product, counter, grad_x, grad_weights, grad_down_weight,
+        output, tokens, gate_weight, up_weight, both, product, counts, grad_x, grad_weights, grad_down_weight,
         COLUMNS, config.x, config.weights,
     )  # fmt: skip
     grad_gate_weight, grad_up_weight = grad_weights.split(inner)

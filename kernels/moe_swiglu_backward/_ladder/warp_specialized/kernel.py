@@ -33,6 +33,7 @@ from warp_roles import (
     begin,
     by_chunks,
     chunks_of,
+    counters,
     hear,
     load_product,
     multiply,
@@ -101,7 +102,7 @@ def take_pair(PART: gl.constexpr, a, b, full, empty, stage, phase, layout: gl.co
 
 
 @gluon.jit
-def load_first(sources, counter, ring, turns, counts, BAND: gl.constexpr):
+def load_first(sources, counter, other, ring, turns, counts, BAND: gl.constexpr):
     grad_output, down_weight, gate, sigmoid, silu, up, intermediate = sources
     a, b, full, empty = ring
     down, across, down_last, begin_d, begin_last, hidden, tokens = counts
@@ -109,6 +110,8 @@ def load_first(sources, counter, ring, turns, counts, BAND: gl.constexpr):
     stage, phase = gl.to_tensor(0), gl.to_tensor(1)
     slot, slot_phase = gl.to_tensor(0), gl.to_tensor(1)
     tile = gl.program_id(0)
+    if tile == 0:
+        gl.store(other, 0)
     while tile < d_tiles + down_last * across:
         next_tile = upcoming(counter)
         if (tile >= begin_d) & (tile < begin_d + d_tiles):
@@ -174,9 +177,13 @@ _COUNTS = ["down", "across", "down_last", "begin_d", "begin_last", "hidden", "to
 @gluon.jit(do_not_specialize=_COUNTS)
 def first_launch(
     grad_output, down_weight, gate, sigmoid, silu, up, grad_gate, grad_up, intermediate, grad_down_weight,
-    counter, down, across, down_last, begin_d, begin_last, hidden, tokens, BAND: gl.constexpr, COLUMNS: gl.constexpr,
+    counter, other, down, across, down_last, begin_d, begin_last, hidden, tokens,
+    BAND: gl.constexpr, COLUMNS: gl.constexpr,
 ):  # fmt: skip
-    """grad_gate and grad_up [T, I] by tiles of d, and tiles of grad_down_weight; the first ones' numbers: begin_..."""
+    """grad_gate and grad_up [T, I] by tiles of d, and tiles of grad_down_weight; the first ones' numbers: begin_...
+
+    counter: zero when this begins; other: zero when it ends.
+    """
     gdc_launch_dependents()  # the second launch may take multiprocessors that have nothing left to do
     a, b = operands(COLUMNS)
     full, empty = barriers(b.shape[0])
@@ -191,7 +198,7 @@ def first_launch(
         [
             (multiply_first, (0, out_0, results, ring, turns, counts, BAND)),
             (multiply_first, (1, out_1, results, ring, turns, counts, BAND)),
-            (load_first, (sources, counter, ring, turns, counts, BAND)),
+            (load_first, (sources, counter, other, ring, turns, counts, BAND)),
         ],
         [4, 1],
         [240, 24],
@@ -202,10 +209,10 @@ def choose(tokens: int) -> Config:
     return next(config for most, config in CONFIGS if most is None or tokens <= most)
 
 
-def first(config, grad_output, down_weight, gate, sigmoid, silu, up, intermediate, both, grad_down_weight, counter):
+def first(config, grad_output, down_weight, gate, sigmoid, silu, up, intermediate, both, grad_down_weight, counters):
     """All but the weights [H, I] are [T, columns]; writes both [T, 2I], and grad_down_weight if it is to.
 
-    counter: one int32, zero before and not after. Programs take tiles from it, the longest first.
+    counters: two int32. Programs take tiles from the first, the longest first, and set the second one back to zero.
     """
     tokens, inner = gate.shape
     hidden, columns = len(down_weight), config.first
@@ -216,7 +223,7 @@ def first(config, grad_output, down_weight, gate, sigmoid, silu, up, intermediat
         piece(grad_output), wide(down_weight, columns), piece(gate), piece(sigmoid), piece(silu), piece(up),
         piece(both[:, :inner]), piece(both[:, inner:]),
         wide(intermediate, columns), piece(grad_down_weight),
-        counter, down, across, down_last, *begins, hidden, tokens, config.d, columns, num_warps=4,
+        counters[:1], counters[1:], down, across, down_last, *begins, hidden, tokens, config.d, columns, num_warps=4,
     )  # fmt: skip
 
 
@@ -225,14 +232,14 @@ def launch(
 ):  # fmt: skip
     inner = len(gate_weight)
     both, grad_weights = x.new_empty(len(x), 2 * inner), x.new_empty(2 * inner, x.shape[1])
-    counters = torch.zeros(2, dtype=torch.int32, device=x.device)
+    counts = counters(x.device)
     grad_x, grad_down_weight = torch.empty_like(x), torch.empty_like(down_weight)
     first(
         config, grad_output, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate, both, grad_down_weight,
-        counters[:1],
+        counts,
     )  # fmt: skip
     rest(
-        grad_output, x, gate_weight, up_weight, both, None if config.down_first else intermediate, counters[1:],
+        grad_output, x, gate_weight, up_weight, both, None if config.down_first else intermediate, counts,
         grad_x, grad_weights, grad_down_weight, config.second, config.x, config.weights,
     )  # fmt: skip
     grad_gate_weight, grad_up_weight = grad_weights.split(inner)
