@@ -14,7 +14,7 @@ import pytest
 import triton_ladder
 from cluster_emulator import Device, built
 from conftest import REPOSITORY
-from test_gluon_emulator import inputs, is_near
+from dense_case import inputs, is_near
 
 FOLDER = REPOSITORY / "kernels" / "dense_swiglu_backward" / "_ladder" / "multicast"
 

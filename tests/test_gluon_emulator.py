@@ -6,17 +6,15 @@ Each fault is put into the source of a kernel that is right, and must show as a 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
 from pathlib import Path
 
 import gluon_emulator
 import pytest
-import torch
 from conftest import REPOSITORY
+from dense_case import inputs, is_near
 from gluon_emulator import Emulation
 
 LADDER = REPOSITORY / "kernels" / "dense_swiglu_backward" / "_ladder" / "warp_specialized"
-TOKENS, H, I = 200, 520, 328  # noqa: E741 -- several tiles of every product, none of them whole
 
 # name: (file, what stands there, what is put in its place)
 FAULTS = {
@@ -45,29 +43,10 @@ FAULTS = {
 }  # fmt: skip
 
 
-def inputs(seed: int) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    shapes = [(TOKENS, H)] * 2 + [(TOKENS, I)] * 3 + [(I, H)] * 2 + [(H, I)]
-    return [torch.randn(*shape, generator=generator).bfloat16() for shape in shapes]
-
-
-def formula(given: list[torch.Tensor]) -> list[torch.Tensor]:
-    output, x, gate, up, activated, gate_weight, up_weight, down_weight = (tensor.double() for tensor in given)
-    d, sigmoid = output @ down_weight, torch.sigmoid(gate)
-    grad_gate, grad_up = d * up * sigmoid * (1 + gate * (1 - sigmoid)), d * activated
-    grad_x = grad_gate @ gate_weight + grad_up @ up_weight
-    return [grad_x, grad_gate.T @ x, grad_up.T @ x, output.T @ (activated * up)]
-
-
 def is_right(folder: Path) -> bool:
     """In two calls, one after the other."""
     kernel = gluon_emulator.load(folder / "kernel.py")
     return all(is_near(kernel.launch(kernel.Config(2, 1, 2), *given), given) for given in (inputs(1), inputs(2)))
-
-
-def is_near(found: Sequence[torch.Tensor], given: list[torch.Tensor]) -> bool:
-    errors = [float((a.double() - b).norm() / b.norm()) for a, b in zip(found, formula(given), strict=True)]
-    return all(error < 0.005 for error in errors)
 
 
 def test_the_kernel_without_a_fault_is_right() -> None:
