@@ -35,6 +35,8 @@ from triton.compiler import ASTSource
 from triton.experimental.gluon._runtime import GluonASTSource
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+# The datasheet's, of an H200.
+PEAK_FLOPS, PEAK_BYTES_PER_S = 989.4e12, 4.8e12
 # Norm-relative errors above this are wrong.
 WORST_ERROR = 0.01
 SHARED_LIMIT_BYTES = 227 * 1024
@@ -91,6 +93,11 @@ class Candidate:
         return self.least <= tokens <= self.most
 
 
+def name_of(rung: str, part: str | None, config: Any) -> str:
+    """Of a candidate."""
+    return " ".join(word for word in (rung, part, described(config)) if word)
+
+
 def described(config: Any) -> str:
     """A configuration in few characters: tiles as rows x columns x depth, stages and split; flags by name."""
     words = []
@@ -127,6 +134,11 @@ def tokens_to_try(candidate: Candidate) -> int:
 def matches(candidate: Candidate, patterns: Sequence[str], always: Sequence[str]) -> bool:
     """Whether its name has one of the patterns, or its rung is one of those that are always there."""
     return candidate.rung in always or any(fnmatch.fnmatch(candidate.name, pattern) for pattern in patterns)
+
+
+def floor_us(flops: float, moved_bytes: float) -> float:
+    """The least time that work takes at the datasheet's peaks."""
+    return 1e6 * max(flops / PEAK_FLOPS, moved_bytes / PEAK_BYTES_PER_S)
 
 
 def error_of(found: torch.Tensor, wanted: torch.Tensor) -> float:

@@ -36,7 +36,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]  # also where solbench is not installed, and when this is imported
 
 import crossovers  # noqa: E402
-from crossovers import ANY, REPOSITORY, Choice, Clock, Tensors, described, synchronize  # noqa: E402
+from crossovers import ANY, REPOSITORY, Choice, Clock, Tensors, synchronize  # noqa: E402
 
 from harness import gpu_state  # noqa: E402
 
@@ -50,8 +50,6 @@ BASELINES = ("fused_pointwise",)
 # Compiled by NVRTC when they run, and not by --compile.
 IN_CUDA = ("multicast",)
 LIBRARIES = ("cublas", "cublaslt")
-# The datasheet's.
-PEAK_FLOPS, PEAK_BYTES_PER_S = 989.4e12, 4.8e12
 INPUT_SETS = 2
 READINGS = 5
 # Long enough for the power to settle and for NVML to see it.
@@ -218,7 +216,7 @@ class Product:
 
     @property
     def floor_ms(self) -> float:
-        return 1e3 * max(self.flops / PEAK_FLOPS, self.moved_bytes / PEAK_BYTES_PER_S)
+        return 1e-3 * crossovers.floor_us(self.flops, self.moved_bytes)
 
 
 def products(inputs: Tensors, scratch: Scratch) -> dict[str, Product]:
@@ -400,8 +398,7 @@ def second_candidates() -> Iterator[Choice]:
 
 def candidate(rung: str, part: str | None, choice: Choice) -> Candidate:
     least, most, config = choice
-    words = [rung, part, described(config)]
-    return Candidate(" ".join(word for word in words if word), rung, config, least, most, part)
+    return Candidate(crossovers.name_of(rung, part, config), rung, config, least, most, part)
 
 
 def specialized_candidates() -> Iterator[Choice]:
@@ -465,10 +462,9 @@ class Bench(crossovers.Bench):
 
 
 def bound_us(tokens: int) -> float:
-    """At the datasheet's 989.4 TFLOP/s and 4.8 TB/s."""
     flops = 12 * tokens * HIDDEN * INNER
     moved = 2 * (3 * tokens * HIDDEN + 6 * HIDDEN * INNER + 3 * tokens * INNER)
-    return max(flops / PEAK_FLOPS, moved / PEAK_BYTES_PER_S) * 1e6
+    return crossovers.floor_us(flops, moved)
 
 
 def report(measured: crossovers.Measured, tokens: int) -> str:

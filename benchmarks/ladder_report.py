@@ -76,16 +76,16 @@ def ladder(catalog: Catalog, name: str, files: Sequence[Path], kernels: Sequence
         for record in records:
             if record.workload == workload.name and record.latency_ms is not None:
                 found.setdefault(record.kernel, {})[record.case] = record
-    chosen = {kernel: found.get(kernel) for kernel in kernels or found}
-    for kernel, of_it in chosen.items():
-        if of_it is None:
-            raise InputError(", ".join(map(str, files)), f"has no latency of {kernel}", "measure it: solbench run")
-    records = {kernel: of_it for kernel, of_it in chosen.items() if of_it}
+    place = ", ".join(map(str, files))
+    for kernel in kernels or ():
+        if kernel not in found:
+            raise InputError(place, f"has no latency of {kernel}", "measure it: solbench run")
+    records = {kernel: found[kernel] for kernel in kernels or found}
     setups = {(r.device, r.protocol_sha256, r.backend, r.scale) for of_it in records.values() for r in of_it.values()}
     if len(setups) != 1:
         problem = f"holds records of {len(setups)} devices, protocols, backends or scales"
-        raise InputError(", ".join(map(str, files)), problem, "give files that were measured alike")
-    (device, *_), scale = next(iter(setups)), next(iter(setups))[-1]
+        raise InputError(place, problem, "give files that were measured alike")
+    device, _, _, scale = setups.pop()
     described = catalog.device(device)
     peaks = {label: described.roofline(label) for label in (DATASHEET, MEASURED) if label in described.rooflines}
     cases = sorted((workload.case(case, scale) for case in workload.case_ids()), key=tokens)

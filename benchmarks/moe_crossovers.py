@@ -33,7 +33,7 @@ HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]  # also where solbench is not installed, and when this is imported
 
 import crossovers  # noqa: E402
-from crossovers import REPOSITORY, Choice, Clock, Measured, Tensors, described, synchronize  # noqa: E402
+from crossovers import REPOSITORY, Choice, Clock, Measured, Tensors, synchronize  # noqa: E402
 
 KERNELS = REPOSITORY / "kernels" / "moe_swiglu_backward"
 # Rungs that have not been measured yet are kept out of the catalogue here.
@@ -226,8 +226,7 @@ def second_candidates() -> Iterator[Choice]:
 
 def candidate(rung: str, part: str | None, choice: Choice) -> Candidate:
     least, most, config = choice
-    words = [rung, part, described(config)]
-    return Candidate(" ".join(word for word in words if word), rung, config, least, most, part)
+    return Candidate(crossovers.name_of(rung, part, config), rung, config, least, most, part)
 
 
 def specialized_candidates() -> Iterator[Choice]:
@@ -357,10 +356,9 @@ class Bench(crossovers.Bench):
 
 
 def bound_us(tokens: int) -> float:
-    """At the datasheet's 989.4 TFLOP/s and 4.8 TB/s."""
     flops = 12 * tokens * HIDDEN * INNER
     moved = 2 * (3 * tokens * HIDDEN + 6 * HIDDEN * INNER + 5 * tokens * INNER)
-    return max(flops / 989.4e12, moved / 4.8e12) * 1e6
+    return crossovers.floor_us(flops, moved)
 
 
 def report(measured: Measured, tokens: int) -> str:
