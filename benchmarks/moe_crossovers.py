@@ -42,6 +42,8 @@ HIDDEN, INNER = 2048, 768
 DEVICE = "cuda"
 TOKENS = (1, 4, 16, 24, 48, 96, 128, 256, 512, 800, 1087, 1571, 2447, 3089, 4093, 6144, 8192)
 BASELINES = ("fused_pointwise", "joined_products")
+# Compiled by NVRTC when they run, and not by --compile; up to so many tokens.
+IN_CUDA = {"clusters": 16}
 # With how many of the best launches of each kind pairs are made, and up to how many tokens also so that the second
 # begins early.
 BEST_PARTS = 2
@@ -162,8 +164,9 @@ def first_candidates() -> Iterator[Choice]:
     yield 9, 48, First(Tile(32, 16, 256, 5, 8), Tile(64, 256, 32, 2))
     yield 9, 48, First(Tile(32, 16, 256, 5, 8), None)
     yield 17, 128, First(Tile(32, 32, 256, 4, 8), Tile(64, 256, 32, 3))
+    yield 17, 64, First(Tile(32, 16, 256, 5, 4), Tile(64, 128, 32, 2), warps=4)
     for down in (Tile(64, 128, 64, 2), None):
-        yield 33, 192, First(Tile(64, 16, 128, 5), down, warps=4)
+        yield 17, 192, First(Tile(64, 16, 128, 5), down, warps=4)
         yield 33, 192, First(Tile(64, 16, 256, 3), down, warps=4)
     yield 65, 320, First(Tile(64, 32, 128, 4), Tile(64, 128, 64, 3), warps=4)
     yield 65, 320, First(Tile(128, 16, 128, 3), Tile(128, 128, 64, 3))
@@ -202,9 +205,10 @@ def second_candidates() -> Iterator[Choice]:
         yield 9, 48, Second(Tile(32, 16, 256, 5, 8), low, down)
     yield 17, 128, Second(Tile(32, 32, 256, 4, 8), Tile(64, 256, 32, 3))
     low = Tile(64, 128, 64, 2)
+    yield 17, 64, Second(Tile(32, 16, 256, 5, 4), Tile(64, 128, 32, 2), warps=4)
     for down in (None, low):
-        yield 33, 192, Second(Tile(64, 16, 128, 5), low, down, warps=4)
-        yield 33, 192, Second(Tile(64, 32, 128, 4), low, down, warps=4)
+        yield 17, 192, Second(Tile(64, 16, 128, 5), low, down, warps=4)
+        yield 17, 192, Second(Tile(64, 32, 128, 4), low, down, warps=4)
     yield 65, 320, Second(Tile(64, 32, 128, 4), square, warps=4)
     yield 65, 320, Second(Tile(64, 32, 128, 4), Tile(64, 256, 64, 3))
     yield 65, 320, Second(Tile(128, 32, 64, 5), square)
@@ -253,6 +257,7 @@ def from_tables() -> list[Candidate]:
 def candidates() -> list[Candidate]:
     """All of them, each once; the baselines come first."""
     found = [Candidate(name, name, None, 1, crossovers.ANY) for name in BASELINES]
+    found += [Candidate(name, name, None, 1, most) for name, most in IN_CUDA.items()]
     for rung, part, some in (
         ("small", None, small_candidates()),
         ("fused_epilogue", None, epilogue_candidates()),
@@ -391,7 +396,7 @@ def launched(one: Candidate) -> list[tuple[Any, ...]]:
 def main() -> None:
     options = crossovers.parser(__doc__ or "", 60.0, TOKENS).parse_args()
     if options.compile:
-        some = from_tables() if options.tables else candidates()
+        some = [one for one in (from_tables() if options.tables else candidates()) if one.rung not in IN_CUDA]
         some = [one for one in some if crossovers.matches(one, options.only, BASELINES)]
         sys.exit(0 if crossovers.compile_all(some, launched, options.json) else 1)
     if not torch.cuda.is_available():

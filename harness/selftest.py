@@ -36,7 +36,7 @@ from harness.spec import ProtocolModel, Workload
 CASES = {"cpu": ("t16", 4), "cuda": ("t128", 1)}
 PROTOCOLS = {"cpu": "quick", "cuda": "queued"}
 # More judges at a time than this take the GPU's time from each other, and the judges' clocks are late.
-MOST_JUDGES_ON_CUDA = 4
+MOST_JUDGES_ON_CUDA = 3
 # What a judge may take beside its kernel: starting, inputs, references, ending a process tree.
 SLACK_S = 90.0
 

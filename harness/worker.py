@@ -311,6 +311,8 @@ def _describe(error: BaseException, entry: str) -> Message:
         kind = "compile"
     try:
         text = " ".join(str(error).split())[:400]
+        if isinstance(error, BlockingIOError) or text == "can't start new thread":
+            text += "; it may start no more processes or threads here"
     except Exception:  # the candidate's own exception, whose text is its code too
         text = "an exception whose text cannot be made"
     line, trace = None, error.__traceback__

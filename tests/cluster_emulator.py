@@ -1,4 +1,4 @@
-"""Runs `multicast`, which is CUDA C++, on a CPU: cluster_emulator.cpp with a C++ compiler in place of the device."""
+"""Runs kernels in CUDA C++ on a CPU: an emulator with a C++ compiler in place of the device."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from typing import Any
 
 import torch
 
-SOURCE = Path(__file__).resolve().parent / "cluster_emulator.cpp"
+HERE = Path(__file__).resolve().parent
+# By the folder of the kernels.
+SOURCES = {"multicast": HERE / "cluster_emulator.cpp", "clusters": HERE / "few_tokens_emulator.cpp"}
 COMPILER = shutil.which("g++")
 NAMES = ("first_launch", "second_launch")
 
 
 @cache
-def built(kernels: Path) -> ctypes.CDLL:
-    """The emulator with the kernels of a file in it."""
+def built(kernels: Path, shared_bytes: int) -> ctypes.CDLL:
+    """The emulator with the kernels of a file in it, for which a program has so much shared memory."""
     assert COMPILER is not None
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "emulator.so"
         command = [COMPILER, "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-w", "-DEMULATED"]
-        command += [f'-DKERNEL_SOURCE="{kernels}"', "-o", str(out), str(SOURCE)]
+        command += [f'-DKERNEL_SOURCE="{kernels}"', f"-DSHARED_BYTES={shared_bytes}", "-o", str(out)]
+        command.append(str(SOURCES.get(kernels.parent.name, SOURCES["multicast"])))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         library = ctypes.CDLL(str(out))
@@ -52,7 +55,7 @@ class Device:
         found.opaque[:4] = [matrix.data_ptr(), *matrix.shape, matrix.stride(0)]
         return found
 
-    def launch(self, name: str, what: ctypes.Structure, programs: int) -> None:
+    def launch(self, name: str, what: ctypes.Structure, programs: int, early: bool = False) -> None:
         problem = getattr(self._library, f"emulate_{name}")(ctypes.byref(what), programs)
         if problem is not None:
             raise Emulation(problem.decode())

@@ -42,7 +42,7 @@ FAULTS = {
 
 def is_right(folder: Path) -> bool:
     kernel = triton_ladder.benchmark("dense_crossovers").crossovers.load(folder, "multicast_in_test")
-    device = Device(built(folder / "kernel.cu"), kernel.Map, multiprocessors=4)
+    device = Device(built(folder / "kernel.cu", kernel.SHARED_BYTES), kernel.Map, multiprocessors=4)
     kernel.device = lambda of: device
     given = inputs(1)
     return is_near(kernel.launch(kernel.Config(2, 1, 2), *given), given)

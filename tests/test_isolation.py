@@ -10,6 +10,7 @@ import pytest
 from conftest import HONEST, RunKernels
 
 from harness.errors import InputError
+from harness.evaluation import TRIES
 from harness.records import Status
 from harness.session import Session, WorkerFailure
 
@@ -119,6 +120,12 @@ KERNELS |= {
     "mute_exception": (
         "class Mute(Exception):\n    def __str__(self): raise ValueError\ndef run(a, b, bias):\n    raise Mute",
         Status.RUNTIME_ERROR, "Mute"),
+    "finds_no_process": (
+        "import errno\ndef run(a, b, bias):\n    raise BlockingIOError(errno.EAGAIN, 'Resource unavailable')",
+        Status.RUNTIME_ERROR, "no more processes"),
+    "finds_no_thread": (
+        "def run(a, b, bias):\n    raise RuntimeError(\"can't start new thread\")",
+        Status.RUNTIME_ERROR, "no more processes or threads"),
     "exits_on_import": ("import sys\nsys.exit(0)\ndef run(): ...", Status.COMPILE_ERROR, "SystemExit"),
     "uses_a_neighbour": ("import conftest\n" + HONEST, Status.COMPILE_ERROR, "ModuleNotFoundError"),
 }  # fmt: skip
@@ -170,15 +177,16 @@ def test_a_failed_case_does_not_spoil_the_same_kernels_next_case(run_kernels: Ru
     assert (first.status, second.status) == (Status.RUNTIME_ERROR, Status.PASSED)
 
 
-@pytest.mark.parametrize("how_often", [1, 2])
-def test_a_claim_that_the_judges_clock_doubts_is_measured_again_once(
+@pytest.mark.parametrize("how_often", [1, TRIES - 1, TRIES])
+def test_a_claim_that_the_judges_clock_doubts_is_measured_again(
     how_often: int, run_kernels: RunKernels, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     doubts = iter(["the claimed time is odd"] * how_often)
     monkeypatch.setattr("harness.plausibility.claims_problem", lambda *_: next(doubts, None))
+    monkeypatch.setattr("harness.evaluation.PAUSE_S", 0.0)
     (record,) = run_kernels({"honest": HONEST})
-    assert record.status is (Status.PASSED if how_often == 1 else Status.REWARD_HACK)
-    assert (record.latency_ms is not None) == (how_often == 1)
+    assert record.status is (Status.PASSED if how_often < TRIES else Status.REWARD_HACK)
+    assert (record.latency_ms is not None) == (how_often < TRIES)
     assert any("measured again" in remark for remark in record.remarks)
 
 

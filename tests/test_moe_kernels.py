@@ -34,7 +34,7 @@ from triton_ladder import (  # noqa: F401 -- fixtures are used by name
 
 # Neither is a multiple of any tile, and both are of 8, as descriptors need.
 H, I = 200, 72  # noqa: E741 -- as in the formulas
-RUNGS = ("joined_products", "fused_epilogue", "grouped", "small", "warp_specialized")
+RUNGS = ("joined_products", "fused_epilogue", "grouped", "small", "warp_specialized", "clusters")
 TOKENS = (1, 2, 3, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 200)
 
 

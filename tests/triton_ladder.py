@@ -55,7 +55,8 @@ def rung(script: str, name: str) -> ModuleType:
     if (file.parent / "kernel.cu").exists():
         if not cluster_emulator.COMPILER:
             pytest.skip("needs a C++ compiler")
-        device = cluster_emulator.Device(cluster_emulator.built(file.parent / "kernel.cu"), module.Map)
+        library = cluster_emulator.built(file.parent / "kernel.cu", module.SHARED_BYTES)
+        device = cluster_emulator.Device(library, module.nvrtc_launch.Map)
         module.device = lambda of: device  # type: ignore[attr-defined]
     elif any(value.is_gluon() for value in vars(module).values() if isinstance(value, JITFunction)):
         return gluon_emulator.load(file)

@@ -130,7 +130,7 @@ def multiply(
     columns: gl.constexpr = b.shape[2]
     layout: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 16])
     sums = gl.zeros((_SHARE, columns), gl.float32, layout)
-    last = stage
+    last = gl.to_tensor(0)  # not `stage`: Triton takes two names of one value for one that no loop changes
     for step in range(steps):
         mbarrier.wait(full.index(stage), phase)
         left = a.index(2 * stage + PART)

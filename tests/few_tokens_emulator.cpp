@@ -1,0 +1,190 @@
+// Runs the kernels of `clusters` on a CPU: one thread stands for a program, whose warps and lanes take turns. Copies are
+// made as late as they may be. Compile with -DEMULATED -DKERNEL_SOURCE="path of kernel.cu" as a shared library.
+
+#include <barrier>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <vector>
+
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+
+#define DEVICE inline
+#define UNROLL
+#define KERNEL static void
+#define FOR_THREADS(t) for (int t = 0; t < 256; t++)
+#define FOR_WARPS(w) for (int w = 0; w < 8; w++)
+
+constexpr int IN_CLUSTER = 8;
+constexpr std::size_t MEMORY_BYTES = SHARED_BYTES;
+
+struct Copy {
+    u32 offset;
+    const u16* from;
+    bool inside;
+};
+
+struct Program {
+    int number;
+    Program* all;
+    std::barrier<>* meeting;
+    std::vector<char> memory = std::vector<char>(MEMORY_BYTES, static_cast<char>(0xff));  // NaN
+    std::deque<std::vector<Copy>> groups = std::deque<std::vector<Copy>>(1);
+    std::barrier<>::arrival_token* arrived = nullptr;
+    bool met = false;
+
+    char* at(u32 offset, u32 bytes) {
+        if (offset + bytes > MEMORY_BYTES || offset % bytes) throw std::runtime_error("an address outside, or not aligned");
+        return memory.data() + offset;
+    }
+};
+
+thread_local Program* here;
+std::mutex error_lock;
+std::string error;
+
+inline int program_in_cluster() { return here->number % IN_CLUSTER; }
+inline int cluster_number() { return here->number / IN_CLUSTER; }
+inline void program_barrier() {}
+inline void cluster_arrive() {
+    if (here->arrived) throw std::runtime_error("a second arrival before the first was waited for");
+    here->arrived = new std::barrier<>::arrival_token(here->meeting->arrive());
+}
+inline void cluster_wait() {
+    if (!here->arrived) throw std::runtime_error("a wait without an arrival");
+    here->meeting->wait(std::move(*here->arrived));
+    delete here->arrived;
+    here->arrived = nullptr;
+    here->met = true;
+}
+inline void let_the_next_begin() {}
+inline void wait_for_the_last() {}
+
+inline void copy(u32 offset, const u16* from, bool inside) {
+    if (inside && reinterpret_cast<u64>(from) % 16) throw std::runtime_error("a copy from an odd address");
+    here->groups.back().push_back({offset, from, inside});
+}
+inline void close_group() { here->groups.emplace_back(); }
+template <int COUNT>
+void wait_for_copies() {
+    for (; here->groups.size() > COUNT + 1; here->groups.pop_front())
+        for (const Copy& now : here->groups.front()) {
+            if (now.inside) std::memcpy(here->at(now.offset, 16), now.from, 16);
+            else std::memset(here->at(now.offset, 16), 0, 16);
+        }
+}
+
+inline void put(u32 offset, float value) { std::memcpy(here->at(offset, 4), &value, 4); }
+inline float get(u32 offset) {
+    float value;
+    std::memcpy(&value, here->at(offset, 4), 4);
+    return value;
+}
+inline void put_there(int program, u32 offset, float first, float second) {
+    if (!here->met) throw std::runtime_error("another program may not have begun");
+    const float both[] = {first, second};
+    std::memcpy(here->all[program].at(offset, 8), both, 8);
+}
+
+inline float as_float(u16 bits) {
+    const u32 word = static_cast<u32>(bits) << 16;
+    float value;
+    std::memcpy(&value, &word, 4);
+    return value;
+}
+inline void store_1(u16* to, float value) {
+    u32 word;
+    std::memcpy(&word, &value, 4);
+    *to = std::isnan(value) ? 0x7fff : static_cast<u16>((word + 0x7fff + (word >> 16 & 1)) >> 16);
+}
+inline void store_4(u16* to, float a, float b, float c, float d) {
+    if (reinterpret_cast<u64>(to) % 8) throw std::runtime_error("a store to an odd address");
+    const float values[] = {a, b, c, d};
+    for (int i = 0; i < 4; i++) store_1(to + i, values[i]);
+}
+
+struct Tile {
+    float of[16][16];
+};
+using Left = Tile;
+using Right = Tile;
+struct Sums {
+    float of[16][16] = {};
+};
+
+inline Tile tile_at(u32 offset, int pitch, int row, int column) {
+    if (pitch % 16 || pitch / 16 % 2 == 0) throw std::runtime_error("rows whose banks collide");
+    Tile tile;
+    for (int r = 0; r < 16; r++)
+        for (int c = 0; c < 16; c++) {
+            u16 bits;
+            std::memcpy(&bits, here->at(offset + (row + r) * pitch + 2 * (column + c), 2), 2);
+            tile.of[r][c] = as_float(bits);
+        }
+    return tile;
+}
+inline Left left_tile(u32 offset, int pitch, int row, int column) { return tile_at(offset, pitch, row, column); }
+inline Left left_tile_of_columns(u32 offset, int pitch, int row, int column) {
+    const Tile stored = tile_at(offset, pitch, row, column);
+    Tile tile;
+    for (int r = 0; r < 16; r++)
+        for (int c = 0; c < 16; c++) tile.of[r][c] = stored.of[c][r];
+    return tile;
+}
+inline Right right_tile(u32 offset, int pitch, int row, int column) { return tile_at(offset, pitch, row, column); }
+inline Right right_tile_dealt(u32 offset, int pitch, int row, int column) { return tile_at(offset, pitch, row, column); }
+inline void multiply(Sums& sums, const Left& a, const Right& b) {
+    for (int r = 0; r < 16; r++)
+        for (int c = 0; c < 16; c++)
+            for (int k = 0; k < 16; k++) sums.of[r][c] += a.of[r][k] * b.of[k][c];
+}
+template <class Use>
+void for_pairs(const Sums& sums, Use use) {
+    for (int r = 0; r < 16; r++)
+        for (int c = 0; c < 16; c += 2) use(r, c, sums.of[r][c], sums.of[r][c + 1]);
+}
+template <class Use>
+void for_fours(const Sums& sums, Use use) {
+    for (int r = 0; r < 16; r++)
+        for (int c = 0; c < 16; c += 4) use(r, c, sums.of[r][c], sums.of[r][c + 1], sums.of[r][c + 2], sums.of[r][c + 3]);
+}
+
+#include KERNEL_SOURCE
+
+template <class Arguments>
+const char* emulate(void (*kernel)(Arguments), const Arguments& what, int programs) {
+    error.clear();
+    for (int first = 0; first < programs; first += IN_CLUSTER) {
+        std::barrier<> meeting(IN_CLUSTER);
+        std::vector<Program> all(IN_CLUSTER);
+        std::vector<std::thread> threads;
+        for (int i = 0; i < IN_CLUSTER; i++) {
+            all[i].number = first + i;
+            all[i].all = all.data();
+            all[i].meeting = &meeting;
+            threads.emplace_back([&, i] {
+                here = &all[i];
+                try {
+                    kernel(what);
+                } catch (const std::exception& fault) {
+                    std::lock_guard guard(error_lock);
+                    error = fault.what();
+                    meeting.arrive_and_drop();
+                }
+            });
+        }
+        for (auto& thread : threads) thread.join();
+        if (!error.empty()) return error.c_str();
+    }
+    return nullptr;
+}
+
+extern "C" const char* emulate_first_launch(const First* what, int programs) { return emulate(first_launch, *what, programs); }
+extern "C" const char* emulate_second_launch(const Second* what, int programs) { return emulate(second_launch, *what, programs); }
