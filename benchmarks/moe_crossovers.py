@@ -235,17 +235,12 @@ def candidate(rung: str, part: str | None, choice: Choice) -> Candidate:
 
 def specialized_candidates() -> Iterator[Choice]:
     Config = kernel("warp_specialized").Config  # noqa: N806 -- a class
-    for least, most, first, second, down_first in (
-        (513, 4095, 128, 128, True),
-        (513, 4095, 128, 256, True),
-        (2049, crossovers.ANY, 128, 256, False),
-        (2049, crossovers.ANY, 128, 256, True),
-        (2049, crossovers.ANY, 256, 256, True),
-        (4096, crossovers.ANY, 128, 128, True),
-    ):
-        yield least, most, Config(first, second, down_first)
-    for bands in ((8, 8, 12), (16, 16, 6), (4, 8, 4)):
-        yield 2049, crossovers.ANY, Config(256, 256, False, *bands)
+    for second in (128, 256):
+        for down_first in (False, True):
+            yield 513, crossovers.ANY, Config(128, second, down_first)
+            yield 2049, crossovers.ANY, Config(256, second, down_first)
+    for bands in ((16, 16, 6), (4, 8, 4)):
+        yield 4097, crossovers.ANY, Config(128, 128, False, *bands)
 
 
 def from_tables() -> list[Candidate]:

@@ -18,9 +18,11 @@ using u64 = std::uint64_t;
 
 #define DEVICE inline
 #define UNROLL
+#define NO_UNROLL
 #define KERNEL static void
 #define FOR_THREADS(t) for (int t = 0; t < 256; t++)
 #define FOR_WARPS(w) for (int w = 0; w < 8; w++)
+#define FOR_LANES(i) for (int i = 0; i < 32; i++)
 
 constexpr int IN_CLUSTER = 8;
 constexpr std::size_t MEMORY_BYTES = SHARED_BYTES;
@@ -53,6 +55,7 @@ std::string error;
 inline int program_in_cluster() { return here->number % IN_CLUSTER; }
 inline int cluster_number() { return here->number / IN_CLUSTER; }
 inline void program_barrier() {}
+inline void warp_barrier() {}
 inline void cluster_arrive() {
     if (here->arrived) throw std::runtime_error("a second arrival before the first was waited for");
     here->arrived = new std::barrier<>::arrival_token(here->meeting->arrive());
@@ -81,16 +84,27 @@ void wait_for_copies() {
         }
 }
 
-inline void put(u32 offset, float value) { std::memcpy(here->at(offset, 4), &value, 4); }
+struct Two {
+    float x, y;
+};
+struct Four {
+    float x, y, z, w;
+};
+inline void put(u32 offset, Two values) { std::memcpy(here->at(offset, 8), &values, 8); }
 inline float get(u32 offset) {
     float value;
     std::memcpy(&value, here->at(offset, 4), 4);
     return value;
 }
-inline void put_there(int program, u32 offset, float first, float second) {
+inline Four get_four(u32 offset) {
+    Four values;
+    std::memcpy(&values, here->at(offset, 16), 16);
+    return values;
+}
+inline Four added(Four a, Four b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+inline void put_there(int program, u32 offset, Four values) {
     if (!here->met) throw std::runtime_error("another program may not have begun");
-    const float both[] = {first, second};
-    std::memcpy(here->all[program].at(offset, 8), both, 8);
+    std::memcpy(here->all[program].at(offset, 16), &values, 16);
 }
 
 inline float as_float(u16 bits) {
@@ -104,45 +118,47 @@ inline void store_1(u16* to, float value) {
     std::memcpy(&word, &value, 4);
     *to = std::isnan(value) ? 0x7fff : static_cast<u16>((word + 0x7fff + (word >> 16 & 1)) >> 16);
 }
-inline void store_4(u16* to, float a, float b, float c, float d) {
-    if (reinterpret_cast<u64>(to) % 8) throw std::runtime_error("a store to an odd address");
-    const float values[] = {a, b, c, d};
-    for (int i = 0; i < 4; i++) store_1(to + i, values[i]);
+inline void store_8(u16* to, const float (&values)[8]) {
+    if (reinterpret_cast<u64>(to) % 16) throw std::runtime_error("a store to an odd address");
+    for (int i = 0; i < 8; i++) store_1(to + i, values[i]);
 }
 
+template <int WIDTH>
 struct Tile {
-    float of[16][16];
+    float of[16][WIDTH] = {};
 };
-using Left = Tile;
-using Right = Tile;
-struct Sums {
-    float of[16][16] = {};
-};
+using Left = Tile<16>;
+using Right = Tile<16>;
+using WideRight = Tile<32>;
+struct Sums : Tile<16> {};
+struct WideSums : Tile<32> {};
 
-inline Tile tile_at(u32 offset, int pitch, int row, int column) {
+template <int WIDTH>
+Tile<WIDTH> tile_at(u32 offset, int pitch, int row, int column) {
     if (pitch % 16 || pitch / 16 % 2 == 0) throw std::runtime_error("rows whose banks collide");
-    Tile tile;
+    Tile<WIDTH> tile;
     for (int r = 0; r < 16; r++)
-        for (int c = 0; c < 16; c++) {
+        for (int c = 0; c < WIDTH; c++) {
             u16 bits;
             std::memcpy(&bits, here->at(offset + (row + r) * pitch + 2 * (column + c), 2), 2);
             tile.of[r][c] = as_float(bits);
         }
     return tile;
 }
-inline Left left_tile(u32 offset, int pitch, int row, int column) { return tile_at(offset, pitch, row, column); }
+inline Left left_tile(u32 offset, int pitch, int row, int column) { return tile_at<16>(offset, pitch, row, column); }
 inline Left left_tile_of_columns(u32 offset, int pitch, int row, int column) {
-    const Tile stored = tile_at(offset, pitch, row, column);
-    Tile tile;
+    const Tile<16> stored = tile_at<16>(offset, pitch, row, column);
+    Left tile;
     for (int r = 0; r < 16; r++)
         for (int c = 0; c < 16; c++) tile.of[r][c] = stored.of[c][r];
     return tile;
 }
-inline Right right_tile(u32 offset, int pitch, int row, int column) { return tile_at(offset, pitch, row, column); }
-inline Right right_tile_dealt(u32 offset, int pitch, int row, int column) { return tile_at(offset, pitch, row, column); }
-inline void multiply(Sums& sums, const Left& a, const Right& b) {
+inline Right right_tile(u32 offset, int pitch, int row, int column) { return tile_at<16>(offset, pitch, row, column); }
+inline WideRight wide_right_tile(u32 offset, int pitch, int column) { return tile_at<32>(offset, pitch, 0, column); }
+template <int WIDTH>
+void multiply(Tile<WIDTH>& sums, const Left& a, const Tile<WIDTH>& b) {
     for (int r = 0; r < 16; r++)
-        for (int c = 0; c < 16; c++)
+        for (int c = 0; c < WIDTH; c++)
             for (int k = 0; k < 16; k++) sums.of[r][c] += a.of[r][k] * b.of[k][c];
 }
 template <class Use>
@@ -151,9 +167,13 @@ void for_pairs(const Sums& sums, Use use) {
         for (int c = 0; c < 16; c += 2) use(r, c, sums.of[r][c], sums.of[r][c + 1]);
 }
 template <class Use>
-void for_fours(const Sums& sums, Use use) {
+void for_eights(const WideSums& sums, Use use) {
     for (int r = 0; r < 16; r++)
-        for (int c = 0; c < 16; c += 4) use(r, c, sums.of[r][c], sums.of[r][c + 1], sums.of[r][c + 2], sums.of[r][c + 3]);
+        for (int c = 0; c < 32; c += 8) {
+            float eight[8];
+            std::memcpy(eight, &sums.of[r][c], sizeof eight);
+            use(r, c, eight);
+        }
 }
 
 #include KERNEL_SOURCE

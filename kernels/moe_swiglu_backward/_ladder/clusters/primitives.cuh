@@ -7,10 +7,12 @@ using u64 = unsigned long long;
 
 #define DEVICE __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
+#define NO_UNROLL _Pragma("unroll 1")
 #define KERNEL extern "C" __global__ void __cluster_dims__(8, 1, 1) __launch_bounds__(256)
 // A thread and a warp do their own part; where a program is emulated by one thread, these are loops.
 #define FOR_THREADS(t) for (int t = threadIdx.x, once = 1; once; once = 0)
 #define FOR_WARPS(w) for (int w = threadIdx.x / 32, once = 1; once; once = 0)
+#define FOR_LANES(i) for (int i = threadIdx.x % 32, once = 1; once; once = 0)
 
 extern __shared__ __align__(128) char shared_memory[];
 
@@ -23,6 +25,7 @@ DEVICE int program_in_cluster() { return blockIdx.x % 8; }
 DEVICE int cluster_number() { return blockIdx.x / 8; }
 
 DEVICE void program_barrier() { __syncthreads(); }
+DEVICE void warp_barrier() { __syncwarp(); }
 DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release;" ::: "memory"); }
 DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire;" ::: "memory"); }
 
@@ -46,17 +49,23 @@ DEVICE void wait_for_copies() {
     asm volatile("cp.async.wait_group %0;" ::"n"(COUNT) : "memory");
 }
 
-DEVICE void put(u32 offset, float value) { *reinterpret_cast<float*>(shared_memory + offset) = value; }
-DEVICE float get(u32 offset) { return *reinterpret_cast<const float*>(shared_memory + offset); }
+using Two = float2;
+using Four = float4;
 
-// Two numbers into another program's shared memory.
-DEVICE void put_there(int program, u32 offset, float first, float second) {
+DEVICE void put(u32 offset, Two values) { *reinterpret_cast<Two*>(shared_memory + offset) = values; }
+DEVICE float get(u32 offset) { return *reinterpret_cast<const float*>(shared_memory + offset); }
+DEVICE Four get_four(u32 offset) { return *reinterpret_cast<const Four*>(shared_memory + offset); }
+DEVICE Four added(Four a, Four b) { return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w}; }
+
+// Into another program's shared memory.
+DEVICE void put_there(int program, u32 offset, Four values) {
     asm volatile(
         "{\n"
         ".reg .b32 there;\n"
         "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "st.shared::cluster.v2.f32 [there], {%2, %3};\n"
-        "}\n" ::"r"(address_of(offset)), "r"(program), "f"(first), "f"(second) : "memory");
+        "st.shared::cluster.v4.f32 [there], {%2, %3, %4, %5};\n"
+        "}\n" ::"r"(address_of(offset)),
+        "r"(program), "f"(values.x), "f"(values.y), "f"(values.z), "f"(values.w) : "memory");
 }
 
 DEVICE float as_float(u16 bits) { return __uint_as_float(static_cast<u32>(bits) << 16); }
@@ -70,8 +79,10 @@ DEVICE u32 pack(float first, float second) {
 
 DEVICE void store_1(u16* to, float value) { *to = static_cast<u16>(pack(value, 0.0f)); }
 
-DEVICE void store_4(u16* to, float a, float b, float c, float d) {
-    *reinterpret_cast<uint2*>(to) = make_uint2(pack(a, b), pack(c, d));
+// In PTX, because the compiler cuts such a store in C++ into four.
+DEVICE void store_8(u16* to, const float (&v)[8]) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(pack(v[0], v[1])), "r"(pack(v[2], v[3])),
+                 "r"(pack(v[4], v[5])), "r"(pack(v[6], v[7])) : "memory");
 }
 
 // --- tiles of 16 x 16, of which each lane of a warp has a part -------------------------------------------------
@@ -82,8 +93,14 @@ struct Left {
 struct Right {
     u32 part[4];
 };
+struct WideRight {
+    u32 part[8];
+};
 struct Sums {
     float part[8] = {};
+};
+struct WideSums {
+    float part[16] = {};
 };
 
 // From rows `pitch` bytes apart, a multiple of 16 that is odd, so that eight rows lie in different banks.
@@ -112,13 +129,13 @@ DEVICE Right right_tile(u32 offset, int pitch, int row, int column) {
     return tile;
 }
 
-// With its columns dealt to the lanes so that each lane of a product has four neighbours, which it can store at once.
-DEVICE Right right_tile_dealt(u32 offset, int pitch, int row, int column) {
-    Right tile;
-    const int group = lane() / 4, k = row + lane() % 4 * 2;
-    UNROLL for (int i = 0; i < 4; i++) {
-        const int c = column + group / 2 * 4 + i / 2 * 2 + group % 2;
-        const u32 at = offset + (k + i % 2 * 8) * pitch + 2 * c;
+// [16, 32], from row 0 on. Its columns are dealt to the lanes so that each lane of a product has eight neighbours, which
+// it can store at once.
+DEVICE WideRight wide_right_tile(u32 offset, int pitch, int column) {
+    WideRight tile;
+    const int group = lane() / 4, row = lane() % 4 * 2;
+    UNROLL for (int i = 0; i < 8; i++) {
+        const u32 at = offset + (row + i % 2 * 8) * pitch + 2 * (column + group / 2 * 8 + i / 2 * 2 + group % 2);
         const u32 first = *reinterpret_cast<const u16*>(shared_memory + at);
         const u32 second = *reinterpret_cast<const u16*>(shared_memory + at + pitch);
         tile.part[i] = first | second << 16;
@@ -126,14 +143,17 @@ DEVICE Right right_tile_dealt(u32 offset, int pitch, int row, int column) {
     return tile;
 }
 
-DEVICE void multiply(Sums& sums, const Left& a, const Right& b) {
-    UNROLL for (int i = 0; i < 2; i++)
+template <int COUNT>
+DEVICE void multiply_parts(float (&s)[4 * COUNT], const Left& a, const u32 (&b)[2 * COUNT]) {
+    UNROLL for (int i = 0; i < COUNT; i++)
         asm volatile(
             "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
             "{%0, %1, %2, %3};"
-            : "+f"(sums.part[4 * i]), "+f"(sums.part[4 * i + 1]), "+f"(sums.part[4 * i + 2]), "+f"(sums.part[4 * i + 3])
-            : "r"(a.part[0]), "r"(a.part[1]), "r"(a.part[2]), "r"(a.part[3]), "r"(b.part[2 * i]), "r"(b.part[2 * i + 1]));
+            : "+f"(s[4 * i]), "+f"(s[4 * i + 1]), "+f"(s[4 * i + 2]), "+f"(s[4 * i + 3])
+            : "r"(a.part[0]), "r"(a.part[1]), "r"(a.part[2]), "r"(a.part[3]), "r"(b[2 * i]), "r"(b[2 * i + 1]));
 }
+DEVICE void multiply(Sums& sums, const Left& a, const Right& b) { multiply_parts<2>(sums.part, a, b.part); }
+DEVICE void multiply(WideSums& sums, const Left& a, const WideRight& b) { multiply_parts<4>(sums.part, a, b.part); }
 
 // use(row, column, two sums) for all neighbours of even and odd column.
 template <class Use>
@@ -142,10 +162,12 @@ DEVICE void for_pairs(const Sums& sums, Use use) {
         use(lane() / 4 + i % 2 * 8, lane() % 4 * 2 + i / 2 * 8, sums.part[2 * i], sums.part[2 * i + 1]);
 }
 
-// use(row, column, four sums) for all fours, of a product with a dealt right tile.
+// use(row, column, eight sums) for all neighbours from a column that is a multiple of 8.
 template <class Use>
-DEVICE void for_fours(const Sums& sums, Use use) {
+DEVICE void for_eights(const WideSums& sums, Use use) {
     const float* s = sums.part;
-    UNROLL for (int i = 0; i < 4; i += 2)
-        use(lane() / 4 + i * 4, lane() % 4 * 4, s[i], s[i + 1], s[i + 4], s[i + 5]);
+    UNROLL for (int i = 0; i < 4; i += 2) {
+        const float eight[8] = {s[i], s[i + 1], s[i + 4], s[i + 5], s[i + 8], s[i + 9], s[i + 12], s[i + 13]};
+        use(lane() / 4 + i * 4, lane() % 4 * 8, eight);
+    }
 }
