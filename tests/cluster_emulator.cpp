@@ -28,7 +28,6 @@ using u64 = std::uint64_t;
 #define AT(values, t) (values).of[t]
 
 constexpr double WAIT_S = 3.0;
-constexpr std::size_t MEMORY_BYTES = 232448;
 
 // As large as a tensor map, so that arguments lie as on the device.
 struct alignas(64) Map {

@@ -25,7 +25,6 @@ using u64 = std::uint64_t;
 #define FOR_LANES(i) for (int i = 0; i < 32; i++)
 
 constexpr int IN_CLUSTER = 8;
-constexpr std::size_t MEMORY_BYTES = SHARED_BYTES;
 
 struct Copy {
     u32 offset;

@@ -14,7 +14,7 @@ from conftest import REPOSITORY
 from dense_case import inputs, is_near
 from gluon_emulator import Emulation
 
-LADDER = REPOSITORY / "kernels" / "dense_swiglu_backward" / "_ladder" / "warp_specialized"
+LADDER = REPOSITORY / "kernels" / "dense_swiglu_backward" / "warp_specialized"
 
 # name: (file, what stands there, what is put in its place)
 FAULTS = {

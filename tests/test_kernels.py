@@ -56,6 +56,7 @@ KERNELS = [
     for name in ("moe", "dense")
     for kernel in CATALOG.kernel_paths(CATALOG.workload(name))
     if kernel not in ("reference", "compiled")
+    and DEVICE in CATALOG.kernel(kernel, CATALOG.workload(name)).model.devices  # others: test_{moe,dense}_kernels.py
     for axes in TOKENS[name]
 ]
 

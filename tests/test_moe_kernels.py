@@ -188,13 +188,13 @@ def test_best_takes_the_library_where_the_device_is_no_hopper() -> None:
 def test_best_has_a_rung_for_every_number_of_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     best = rung("best")
     monkeypatch.setattr(best, "is_hopper", lambda device: True)
-    chosen = [best.choose(tokens, torch.device("cpu")) for tokens in (1, 32, 33, 4096, 100_000)]
-    assert chosen[0].__name__ == "small"
-    assert chosen[-1] in (best.joined_products, best.fused_epilogue, best.grouped)
+    chosen = [best.choose(tokens, torch.device("cpu")) for tokens in (1, 16, 17, 1152, 1153, 100_000)]
+    expected = (best.clusters, best.clusters, best.grouped, best.grouped, best.warp_specialized, best.warp_specialized)
+    assert chosen == list(expected)
     limits = [most for most, _ in best.RUNGS[:-1]]
     assert limits == sorted(limits)
     assert best.RUNGS[-1][0] is None
-    for tokens in (1, 40, 150):
+    for tokens in (1, 40, 150, 1200) if ON_GPU else (40, 150):  # the other rungs run in emulators here
         inputs = made(as_the_workload, tokens)
         assert_right(best.run(*inputs), inputs)
 
@@ -215,10 +215,26 @@ def test_the_few_token_kernel_leaves_its_counters_at_zero() -> None:
     assert not any(bool(counters.any()) for counters in small._counters.values())
 
 
-def test_more_tokens_than_the_few_token_kernel_takes_are_right_too() -> None:
-    inputs = made(as_the_workload, 200)
-    assert rung("small").choose(200) is None
-    assert_right(rung("small").run(*inputs), inputs)
+@pytest.mark.parametrize(("name", "tokens"), [("small", 200), ("clusters", 17)])
+def test_more_tokens_than_a_few_token_kernel_takes_are_right_too(name: str, tokens: int) -> None:
+    inputs = made(as_the_workload, tokens)
+    if name == "clusters":
+        assert not rung(name).takes(inputs)
+    else:
+        assert rung(name).choose(tokens) is None
+    assert_right(rung(name).run(*inputs), inputs)
+
+
+@pytest.mark.parametrize("why", ["rows begin anywhere", "not contiguous", "H of 2056", "I of 776", "I of 20"])
+def test_clusters_leave_to_pytorch_what_they_cannot_copy_or_hold(why: str) -> None:
+    hidden, inner = {"H of 2056": (2056, 16), "I of 776": (64, 776), "I of 20": (64, 20)}.get(why, (64, 24))
+    inputs = made(as_the_workload, 5, hidden, inner)
+    if why == "rows begin anywhere":
+        inputs[1] = torch.cat([inputs[1].flatten()[:1], inputs[1].flatten()])[1:].view_as(inputs[1])
+    elif why == "not contiguous":
+        inputs[4] = inputs[4].T.contiguous().T
+    assert not rung("clusters").takes(inputs)
+    assert_right(rung("clusters").run(*inputs), inputs)
 
 
 @pytest.mark.parametrize("name", ["small", "grouped", "fused_epilogue", "warp_specialized"])

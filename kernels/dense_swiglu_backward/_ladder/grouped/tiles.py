@@ -1,1 +1,1 @@
-../../../moe_swiglu_backward/_ladder/_tiles.py
+../../../moe_swiglu_backward/_tiles.py

@@ -1,1 +1,1 @@
-../../../moe_swiglu_backward/_ladder/_nvrtc_launch.py
+../../../moe_swiglu_backward/_nvrtc_launch.py

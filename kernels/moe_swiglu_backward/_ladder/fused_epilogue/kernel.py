@@ -29,7 +29,7 @@ class Config(NamedTuple):
 
 # Up to so many tokens (None: any number), how d is cut. 128 x 256 moves the least between L2 cache and shared memory
 # and needs enough tiles for 132 multiprocessors; below, tiles are made so small that there are about that many.
-# Estimates: benchmarks/moe_crossovers.py measures these and others.
+# benchmarks/moe_crossovers.py measures these and others; on an H200 none beats `grouped`.
 CONFIGS: tuple[tuple[int | None, Config], ...] = (
     (16, Config(Tile(16, 16, 512, 4, split=8))),
     (32, Config(Tile(32, 16, 256, 5, split=8))),

@@ -1,1 +1,1 @@
-../_tiles.py
+../../_tiles.py

@@ -1,1 +1,1 @@
-../_portable.py
+../../_portable.py

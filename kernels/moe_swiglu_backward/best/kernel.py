@@ -1,9 +1,9 @@
 """Each number of tokens takes the rung of the ladder that is the fastest there, by a table of crossovers.
 
 Nothing is tried or tuned at run time, and the crossovers are ranges of T, not a list of sizes. The rungs are the
-files of `small`, `grouped`, `fused_epilogue` and `joined_products`, linked into this folder; their own headers say
-what they move. They are made for sm_90: on any other GPU, sm_80 and sm_100 among them, `joined_products` runs, because
-its products are the library's own, and without Triton the same products in plain PyTorch.
+files of `clusters`, `grouped` and `warp_specialized`, linked into this folder; their own headers say what they move. They
+are made for sm_90: on any other GPU, sm_80 and sm_100 among them, `joined_products` runs, because its products are the
+library's own, and without Triton the same products in plain PyTorch.
 """
 
 from functools import cache
@@ -13,16 +13,15 @@ import portable
 import torch
 
 try:
-    import fused_epilogue
+    import clusters
     import grouped
     import joined_products
-    import small
+    import warp_specialized
 except ImportError:  # no Triton
     RUNGS: tuple[tuple[int | None, ModuleType], ...] = ()
 else:
-    # Up to so many tokens (None: any number), the fastest rung.
-    # To be set by benchmarks/moe_crossovers.py: until it has run on an H200 these are estimates.
-    RUNGS = ((32, small), (3328, grouped), (None, fused_epilogue))
+    # Up to so many tokens (None: any number), the fastest rung: benchmarks/moe_crossovers.py on an H200.
+    RUNGS = ((16, clusters), (1152, grouped), (None, warp_specialized))
 
 
 @cache

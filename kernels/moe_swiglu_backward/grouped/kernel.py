@@ -66,22 +66,21 @@ class Config(NamedTuple):
     early: bool = False
 
 
-# Up to so many tokens (None: any number), how the products are cut.
-# Estimates: benchmarks/moe_crossovers.py measures these and others.
+# Up to so many tokens (None: any number), how the products are cut: benchmarks/moe_crossovers.py on an H200.
 CONFIGS: tuple[tuple[int | None, Config], ...] = (
     (
         16,
         Config(
-            First(Tile(16, 16, 512, 4, split=8), Tile(64, 256, 16, 2)),
-            Second(Tile(16, 16, 256, 5, split=8), Tile(64, 256, 16, 2)),
+            First(Tile(16, 16, 256, 5, split=4), Tile(64, 128, 16, 2), warps=4),
+            Second(Tile(16, 16, 256, 5, split=4), Tile(64, 128, 16, 2), warps=4),
             early=True,
         ),
     ),
     (
         32,
         Config(
-            First(Tile(32, 16, 256, 5, split=8), Tile(64, 256, 32, 2)),
-            Second(Tile(32, 16, 256, 5, split=8), Tile(64, 256, 32, 2)),
+            First(Tile(64, 16, 128, 5), None, warps=4),
+            Second(Tile(64, 32, 128, 4), Tile(64, 128, 64, 2), Tile(64, 128, 64, 2), warps=4),
             early=True,
         ),
     ),
@@ -89,20 +88,20 @@ CONFIGS: tuple[tuple[int | None, Config], ...] = (
         64,
         Config(
             First(Tile(64, 16, 128, 5), Tile(64, 128, 64, 2), warps=4),
-            Second(Tile(64, 16, 128, 5), Tile(64, 128, 64, 2), warps=4),
+            Second(Tile(64, 32, 128, 4), Tile(64, 128, 64, 2), warps=4),
             early=True,
         ),
     ),
     (
-        128,
+        192,
         Config(
-            First(Tile(64, 16, 128, 5), Tile(64, 128, 64, 3), warps=4),
+            First(Tile(64, 32, 128, 4), Tile(64, 128, 64, 3), warps=4),
             Second(Tile(64, 32, 128, 4), Tile(128, 128, 64, 3), warps=4),
             early=True,
         ),
     ),
     (
-        320,
+        384,
         Config(
             First(Tile(64, 32, 128, 4), Tile(128, 128, 64, 3), warps=4),
             Second(Tile(64, 64, 128, 3), Tile(128, 128, 64, 3), warps=4),
@@ -110,33 +109,48 @@ CONFIGS: tuple[tuple[int | None, Config], ...] = (
         ),
     ),
     (
-        768,
+        640,
         Config(
-            First(Tile(64, 64, 128, 3), Tile(128, 128, 64, 3), warps=4),
-            Second(Tile(128, 128, 64, 3), Tile(128, 128, 64, 3)),
+            First(Tile(64, 64, 128, 3), Tile(128, 128, 64, 3), tma=True),
+            Second(Tile(128, 64, 64, 3), Tile(128, 128, 64, 3), tma=True),
             early=True,
         ),
     ),
     (
-        1536,
+        960,
         Config(
-            First(Tile(64, 128, 64, 3), Tile(128, 128, 64, 3), tma=True),
+            First(Tile(64, 64, 128, 3), Tile(128, 128, 64, 3), tma=True),
             Second(Tile(128, 128, 64, 3), Tile(128, 128, 64, 3), tma=True),
             early=True,
         ),
     ),
     (
-        3328,
+        1280,
         Config(
-            First(Tile(128, 128, 64, 3), Tile(128, 128, 64, 3), sums_first=True, tma=True),
+            First(Tile(64, 128, 64, 3), Tile(128, 128, 64, 3), tma=True),
+            Second(Tile(128, 128, 64, 3), Tile(128, 128, 64, 3), tma=True),
+        ),
+    ),
+    (
+        2048,
+        Config(
+            First(Tile(64, 128, 64, 3), Tile(128, 128, 64, 3), sums_first=True, tma=True),
+            Second(Tile(128, 128, 64, 3), Tile(128, 128, 64, 3), sums_first=True, tma=True),
+            early=True,
+        ),
+    ),
+    (
+        3584,
+        Config(
+            First(Tile(128, 128, 64, 3), Tile(128, 128, 64, 3), tma=True),
             Second(Tile(128, 256, 64, 4), Tile(128, 256, 64, 4), sums_first=True, tma=True),
         ),
     ),
     (
         None,
         Config(
-            First(Tile(128, 256, 64, 4), None, tma=True),
-            Second(Tile(128, 256, 64, 4), Tile(128, 256, 64, 4), Tile(128, 256, 64, 4), sums_first=True, tma=True),
+            First(Tile(128, 128, 64, 3), Tile(128, 128, 64, 3), sums_first=True, tma=True),
+            Second(Tile(128, 256, 64, 4), Tile(128, 256, 64, 4), sums_first=True, tma=True),
         ),
     ),
 )

@@ -8,8 +8,6 @@ no product has a tail of its own. No sum goes across programs, so results are re
 
 FLOPs: 12*T*H*I, with T rounded up to 128. Traffic beside the floor of 2*(3TH + 6HI + 3TI) bytes: [grad_gate, grad_up]
 is written once and read twice (12TI), activated_gate * up_output written and read (4TI), grad_output read twice (2TH).
-
-No GPU has run this yet: it compiles for sm_90 and is right in an emulator.
 """
 
 from typing import NamedTuple
@@ -52,8 +50,13 @@ class Config(NamedTuple):
     weights: int = 16
 
 
-# Up to so many tokens (None: any number). Estimates.
-CONFIGS: tuple[tuple[int | None, Config], ...] = ((None, Config()),)
+# Up to so many tokens (None: any number): benchmarks/dense_crossovers.py on an H200.
+CONFIGS: tuple[tuple[int | None, Config], ...] = (
+    (192, Config(4, 8, 32)),
+    (768, Config(8, 8, 8)),
+    (1536, Config(16, 16, 16)),
+    (None, Config(8, 8, 16)),
+)
 # Of a tile: a stage then has room for a chunk of all three saved tensors.
 COLUMNS = 256
 _COLUMNS, _CHUNK, _DEPTH, _SHARE = (gl.constexpr(value) for value in (COLUMNS, CHUNK, DEPTH, SHARE))

@@ -73,7 +73,6 @@ KERNEL first_launch(First a) {
     bring<D_COLUMNS>(WEIGHT, D_ROWS, a.down_weight + row * inner + column, inner, a.hidden - row, a.inner - column);
     bring<D_ROWS>(OUTPUT, TOKENS, a.grad_output + row, hidden, a.tokens, a.hidden - row);
     close_group();
-    let_the_next_begin();
     FOR_THREADS(t) if (t < D_OWNED) {
         const int token = t / D_OWN, i = column + rank * D_OWN + t % D_OWN;
         if (token < a.tokens && i < a.inner) {
@@ -84,6 +83,7 @@ KERNEL first_launch(First a) {
     }
     wait_for_copies<0>();
     program_barrier();
+    let_the_next_begin();  // and not before: its reads and writes would delay those of this one
     cluster_wait();  // until every program has begun, so that its memory may be written
     FOR_WARPS(w) for (int n = 0; n < D_COLUMNS; n += 16) {
         Sums sums;

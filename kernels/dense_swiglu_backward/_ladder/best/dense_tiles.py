@@ -1,1 +1,0 @@
-../_dense_tiles.py

@@ -1,1 +1,0 @@
-../../fused_pointwise/kernel.py

@@ -1,1 +1,0 @@
-../../eager/kernel.py

@@ -1,1 +1,0 @@
-../../../moe_swiglu_backward/_ladder/_warp_roles.py

@@ -1,0 +1,1 @@
+../eager/kernel.py

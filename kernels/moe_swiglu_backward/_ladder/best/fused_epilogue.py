@@ -1,1 +1,0 @@
-../fused_epilogue/kernel.py

@@ -1,1 +1,0 @@
-../joined_products/kernel.py

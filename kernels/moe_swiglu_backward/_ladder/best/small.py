@@ -1,1 +1,0 @@
-../small/kernel.py

@@ -1,0 +1,1 @@
+../_ladder/joined_products/kernel.py
