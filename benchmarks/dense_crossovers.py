@@ -62,7 +62,7 @@ TRIAL_PROCESSES = 6  # each holds up to 17 GB
 @cache
 def kernel(name: str) -> ModuleType:
     """A rung's module, or that of a kernel of the catalogue."""
-    folder = LADDER / name if (LADDER / name).is_dir() else KERNELS / name
+    folder = LADDER / name if (LADDER / name / "kernel.py").is_file() else KERNELS / name
     return crossovers.load(folder, f"dense_{name}")
 
 

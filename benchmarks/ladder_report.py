@@ -6,15 +6,21 @@ One table has the latency of every kernel on every case, beside the bound. Anoth
 default the fastest), how near each case comes to the datasheet's and to the measured peaks, and what it launches where
 the records hold CUPTI's detail (`--also cupti`). The newest record of a kernel and case counts; kernels stand in the
 order of `-k`, or of the files. `--write` puts the tables between marks of a document, `--svg` draws them.
+
+    python benchmarks/ladder_report.py library benchmarks/found/nvidia_h200/dense_library.json [--write docs/kernels.md]
+
+shows how fast dense_crossovers.py found the library's products.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -167,6 +173,40 @@ def text(found: Ladder, kernel: str) -> str:
     return f"{conditions(found)} {peaks[:1].upper()}{peaks[1:]}.\n\n{latencies(found)}\n\n{rates(found, kernel)}\n"
 
 
+def library(file: Path) -> str:
+    """The library's products by number of tokens, from what dense_crossovers.py wrote. Raises `InputError`."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+        rates = found["rates"]
+        by_place: dict[tuple[str, int], dict[str, Any]] = {}
+        for rate in rates:
+            place = rate["product"], rate["tokens"]
+            rate["ms"] = median(rate["readings_ms"])
+            if place not in by_place or rate["ms"] < by_place[place]["ms"]:
+                by_place[place] = rate
+        tokens = sorted({rate["tokens"] for rate in rates})
+        rows = [
+            [product, *(_product(by_place.get((product, count))) for count in tokens)]
+            for product in dict.fromkeys(rate["product"] for rate in rates)
+        ]
+        longest = [max((r for r in rates if r["tokens"] == count), key=lambda r: r["ms"]) for count in tokens]
+        clock = [f"{rate['sm_clock_mhz']:.0f} MHz, {rate['power_max_w']:.0f} W" for rate in longest]
+        rows.append(["clock and power in a row", *clock])
+        kept = f"{found['device']}, torch {found['torch_version']}, clocks not locked."
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(str(file), f"holds no rates ({error!r})", "write it by dense_crossovers.py --json") from error
+    return f"{kept}\n\n{markdown_table(['product', *(f'T = {count}' for count in tokens)], rows)}\n"
+
+
+def _product(rate: Mapping[str, Any] | None) -> str:
+    """The faster library's time, how many times the floor that is, and which library it was."""
+    if rate is None:
+        return ABSENT
+    name = {"cublas": "", "cublaslt": " Lt"}[rate["library"]]
+    teraflops = rate["flops"] / rate["ms"] / 1e9
+    return f"{format_ms(rate['ms'])}, {rate['ms'] / rate['floor_ms']:.2f}x, {teraflops:.0f}{name}"
+
+
 def draw(found: Ladder, path: Path) -> None:
     """Latency over T with the bound, and beside it how many times the bound that is."""
     import matplotlib as mpl
@@ -211,6 +251,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--svg", type=Path, help="draw them to this file")
     options = parser.parse_args(arguments)
     try:
+        if options.workload == "library":
+            shown = library(options.files[0])
+            print(shown)
+            if options.write:
+                write_between_marks(options.write, "library", shown)
+            return
         found = ladder(Catalog(REPOSITORY), options.workload, options.files, options.kernel)
         kernel = options.of or found.fastest
         if kernel not in found.records:

@@ -54,7 +54,7 @@ INPUT_SETS = 3
 @cache
 def kernel(name: str) -> ModuleType:
     """A rung's module, or that of a kernel of the catalogue."""
-    folder = LADDER / name if (LADDER / name).is_dir() else KERNELS / name
+    folder = LADDER / name if (LADDER / name / "kernel.py").is_file() else KERNELS / name
     return crossovers.load(folder, f"moe_{name}")
 
 

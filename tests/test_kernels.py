@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import sys
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import REPOSITORY
 
 from harness.catalog import Catalog
 from harness.inputs import fill, load_reference
@@ -106,3 +108,52 @@ def test_every_kernel_says_its_idea_and_its_terms() -> None:
         workload = CATALOG.workload(name)
         for kernel_name in CATALOG.kernel_paths(workload):
             assert len(CATALOG.kernel(kernel_name, workload).idea) > 30, kernel_name
+
+
+# --- what Triton's compiler takes wrongly --------------------------------------------------------------------------
+
+
+def two_names_before_a_loop(source: str) -> list[str]:
+    """Where a compiled function gives a value a second name, and a loop behind that changes both names.
+
+    Triton 3.6 then takes the second for a value that no loop changes, and says nothing.
+    """
+    found = []
+    for function in [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef)]:
+        if not any("jit" in ast.unparse(decorator) for decorator in function.decorator_list):
+            continue
+        loops = [node for node in ast.walk(function) if isinstance(node, ast.For | ast.While)]
+        for node in ast.walk(function):
+            if isinstance(node, ast.Assign) and isinstance(node.value, ast.Name):
+                both = {name.id for target in node.targets for name in ast.walk(target) if isinstance(name, ast.Name)}
+                both.add(node.value.id)
+                behind = [loop for loop in loops if loop.lineno > node.lineno and both <= stored_in(loop)]
+                found += [f"{function.name}: {ast.unparse(node)}" for _ in behind[:1]]
+    return found
+
+
+def stored_in(loop: ast.For | ast.While) -> set[str]:
+    names = [node for node in ast.walk(loop) if isinstance(node, ast.Name)]
+    return {node.id for node in names if isinstance(node.ctx, ast.Store)}
+
+
+def test_no_value_has_two_names_that_a_loop_changes() -> None:
+    sources = sorted(path for path in (REPOSITORY / "kernels").rglob("*.py") if not path.is_symlink())
+    assert len(sources) > 20
+    assert {str(path): found for path in sources if (found := two_names_before_a_loop(path.read_text()))} == {}
+
+
+@pytest.mark.parametrize(
+    ("body", "is_found"),
+    [
+        ("last = stage\n    for i in range(n):\n        last = stage\n        stage = stage + 1", True),
+        ("last = stage\n    while n:\n        stage, last = after(stage), stage", True),
+        ("last = zero()\n    for i in range(n):\n        last = stage\n        stage = stage + 1", False),
+        ("end = count\n    for i in range(end):\n        count = count + 1", False),
+        ("for i in range(n):\n        last = stage\n        stage = stage + 1", False),
+    ],
+)
+def test_two_names_of_one_value_are_found(body: str, is_found: bool) -> None:
+    source = f"@gluon.jit\ndef kernel(stage, count, n):\n    {body}\n"
+    assert bool(two_names_before_a_loop(source)) is is_found
+    assert not two_names_before_a_loop(source.replace("@gluon.jit", "@cache"))

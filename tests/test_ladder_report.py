@@ -91,3 +91,38 @@ def test_what_does_not_fit_is_told(fault: str, tmp_path: Path, capsys: pytest.Ca
         report("moe", str(file), *more)
     assert caught.value.code == 2
     assert part in capsys.readouterr().err
+
+
+def test_the_librarys_products_are_shown_by_their_faster_library(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def rate(product: str, library: str, readings_ms: list[float]) -> dict[str, object]:
+        return {
+            "tokens": 128, "product": product, "library": library, "floor_ms": 1.0, "flops": 2e12,
+            "readings_ms": readings_ms, "sm_clock_mhz": 1755.0, "power_max_w": 690.4,
+        }  # fmt: skip
+
+    rates = [rate("d", "cublas", [4.0, 9.0, 3.0]), rate("d", "cublaslt", [2.0]), rate("grad_x", "cublas", [8.0])]
+    file = tmp_path / "found.json"
+    file.write_text(json.dumps({"device": "some GPU", "torch_version": "2.11", "rates": rates}))
+    document = tmp_path / "kernels.md"
+    document.write_text("<!-- library -->\n<!-- end of library -->\n")
+    report("library", str(file), "--write", str(document))
+    text = document.read_text()
+    assert text.partition("<!-- library -->\n\n")[2].partition("\n<!--")[0] in capsys.readouterr().out
+    assert cells(text, "d") == ["2.00 ms, 2.00x, 1000 Lt"]
+    assert cells(text, "grad\\_x") == ["8.00 ms, 8.00x, 250"]
+    assert cells(text, "clock and power in a row") == ["1755 MHz, 690 W"]
+
+
+@pytest.mark.parametrize("content", [None, "", "[]", '{"rates": [{}]}', '{"rates": [1]}'])
+def test_figures_without_rates_are_bad_input(
+    content: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "found.json"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(SystemExit) as ended:
+        report("library", str(file))
+    assert ended.value.code == 2
+    assert "holds no rates" in capsys.readouterr().err
