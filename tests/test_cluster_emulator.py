@@ -1,4 +1,4 @@
-"""The stand-in for a device that runs CUDA C++ in clusters finds what the device would stumble over.
+"""The stand-ins for a device that runs CUDA C++ in clusters find what the device would stumble over.
 
 Each fault is put into the source of a kernel that is right, and must show as a wrong result or as an error.
 """
@@ -16,7 +16,8 @@ from cluster_emulator import Device, built
 from conftest import REPOSITORY
 from dense_case import inputs, is_near
 
-FOLDER = REPOSITORY / "kernels" / "dense_swiglu_backward" / "_ladder" / "multicast"
+MULTICAST = REPOSITORY / "kernels" / "dense_swiglu_backward" / "_ladder" / "multicast"
+CLUSTERS = REPOSITORY / "kernels" / "moe_swiglu_backward" / "clusters"
 
 pytestmark = pytest.mark.skipif(
     triton_ladder.ON_GPU or cluster_emulator.COMPILER is None, reason="emulates a GPU with a C++ compiler"
@@ -38,29 +39,54 @@ FAULTS = {
     "a pair of tiles is left out": ("number = cluster - rest + i", "number = cluster + i"),
     "a result's halves of 8 rows are swapped": ("% 32 / 4 + 8 * half", "% 32 / 4 + 8 * (1 - half)"),
 }  # fmt: skip
+FAULTS_OF_CLUSTERS = {
+    "operands are read before they came": ("wait_for_copies<0>();", "wait_for_copies<1>();"),
+    "another program may not have begun": ("    cluster_wait();  // until every program has begun", "    // "),
+    "sums stay with the program that made them": ("put_there(owner,", "put_there(rank,"),
+    "a warp's sum is left out": ("w = 1; w < WARPS;", "w = 1; w < WARPS - 1;"),
+    "a program's sum of d is left out": ("program < PROGRAMS; program++) d", "program < PROGRAMS - 1; program++) d"),
+    "a program's sum of grad_x is left out": (
+        "program < PROGRAMS; program++) sum", "program < PROGRAMS - 1; program++) sum"),
+    "eight rows lie in the same banks": ("return 2 * columns + 16;", "return 2 * columns;"),
+    "both halves take one weight": ("half ? a.up_weight : a.gate_weight", "a.gate_weight"),
+    "half of a tile is not written": ("X_ROWS / 32, X,", "X_ROWS / 64, X,"),
+    "shared memory ends before": ("TOKENS * pitch(DOWN_ROWS);", "TOKENS * pitch(4 * DOWN_ROWS);"),
+}  # fmt: skip
 
 
 def is_right(folder: Path) -> bool:
-    kernel = triton_ladder.benchmark("dense_crossovers").crossovers.load(folder, "multicast_in_test")
-    device = Device(built(folder / "kernel.cu", kernel.SHARED_BYTES), kernel.Map, multiprocessors=4)
+    crossovers = triton_ladder.benchmark("dense_crossovers").crossovers
+    kernel = crossovers.load(folder, f"{folder.name}_in_test")
+    device = Device(built(folder / "kernel.cu", kernel.SHARED_BYTES), kernel.nvrtc_launch.Map, multiprocessors=4)
     kernel.device = lambda of: device
-    given = inputs(1)
-    return is_near(kernel.launch(kernel.Config(2, 1, 2), *given), given)
+    if folder.name == "multicast":
+        given = inputs(1)
+        return is_near(kernel.launch(kernel.Config(2, 1, 2), *given), given)
+    moe = triton_ladder.benchmark("moe_crossovers")
+    given = moe.made_inputs(5, 0, "cpu")
+    wanted = moe.right_answers(given)[1]
+    return all(crossovers.error_of(*pair) < 0.01 for pair in zip(kernel.launch(*given), wanted, strict=True))
 
 
-def test_the_kernel_without_a_fault_is_right() -> None:
-    assert is_right(FOLDER)
+@pytest.mark.parametrize("folder", [MULTICAST, CLUSTERS], ids=lambda folder: folder.name)
+def test_the_kernel_without_a_fault_is_right(folder: Path) -> None:
+    assert is_right(folder)
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_shows(fault: str, tmp_path: Path) -> None:
-    there, instead = FAULTS[fault]
-    for file in FOLDER.iterdir():
-        if file.is_file():
-            shutil.copy(file, tmp_path / file.name)
-    source = (FOLDER / "kernel.cu").read_text()
+@pytest.mark.parametrize(
+    ("folder", "there", "instead"),
+    [
+        pytest.param(folder, *fault, id=f"{folder.name}: {name}")
+        for folder, faults in ((MULTICAST, FAULTS), (CLUSTERS, FAULTS_OF_CLUSTERS))
+        for name, fault in faults.items()
+    ],
+)
+def test_a_fault_shows(folder: Path, there: str, instead: str, tmp_path: Path) -> None:
+    copied = tmp_path / folder.name
+    shutil.copytree(folder, copied)
+    source = (folder / "kernel.cu").read_text()
     assert there in source
-    (tmp_path / "kernel.cu").write_text(source.replace(there, instead))
+    (copied / "kernel.cu").write_text(source.replace(there, instead))
     # Of the device: what the emulator says. A wrong result is none.
     with contextlib.suppress(cluster_emulator.Emulation):
-        assert not is_right(tmp_path)
+        assert not is_right(copied)

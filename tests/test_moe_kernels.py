@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 import sys
 import time
 from collections.abc import Callable
@@ -17,12 +18,14 @@ from typing import Any
 import pytest
 import torch
 import triton_ladder
+from conftest import REPOSITORY
 from triton_ladder import (  # noqa: F401 -- fixtures are used by name
     DEVICE,
     ON_GPU,
     FakeClock,
     Walls,
     assert_near,
+    compiled_by_nvcc,
     compiled_tables,
     gpu,
     interpreter_that_rounds,
@@ -262,6 +265,14 @@ def test_every_configuration_compiles_for_hopper_and_spills_nothing(tmp_path: Pa
     }
     two = ("grouped", "warp_specialized")
     assert len(found) == sum(2 if one.rung in two else 1 for one in benchmark().from_tables())
+
+
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
+def test_the_kernels_in_cuda_compile_for_hopper_and_spill_nothing(tmp_path: Path) -> None:
+    said = compiled_by_nvcc(
+        REPOSITORY / "kernels" / "moe_swiglu_backward" / "clusters" / "kernel.cu", tmp_path / "cubin"
+    )
+    assert said.count(" 0 bytes spill stores, 0 bytes spill loads") == 2
 
 
 # --- the benchmark -------------------------------------------------------------------------------------------

@@ -186,3 +186,11 @@ class FakeClock:
         self.calls += 1
         call()
         return 10.0 + self.calls % 7
+
+
+def compiled_by_nvcc(source: Path, out: Path) -> str:
+    """What ptxas says of a file in CUDA C++, compiled for sm_90a."""
+    command = ["nvcc", "-gencode=arch=compute_90a,code=sm_90a", "-std=c++17", "-cubin", "-Xptxas", "-v"]
+    done = subprocess.run([*command, "-o", str(out), str(source)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
