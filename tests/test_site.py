@@ -372,7 +372,7 @@ def test_the_comparison_has_every_measured_figure(pages: dict[str, Page]) -> Non
     shown = page.tables["group-0-cases"][0]
     numbers = dict(zip([row[0] for row in page.tables["group-0-cases"]], page.numbers["group-0-cases"], strict=True))
     measured = page.data["measurements"]
-    assert len(measured) == 64
+    assert len(measured) == len(MOE)
     for figures in measured:
         assert numbers[figures["case"]][shown.index(figures["kernel"])] == figures["latency_ms"]
     assert page.rows("group-0-cases")[0]["tokens"] == "1"
@@ -407,19 +407,24 @@ def test_drawings_show_kernels_beside_bound_baseline_and_record(pages: dict[str,
 
 def test_the_index_counts_what_there_is(pages: dict[str, Page]) -> None:
     index = pages["index"]
-    assert index.data["records"] == sum(len(store.read(path)[0]) for path in RESULTS) == 100
+    assert index.data["records"] == sum(len(store.read(path)[0]) for path in RESULTS)
     assert [one["name"] for one in index.data["workloads"]] == list(CATALOG.workload_folders())
     assert index.data["devices"] == ["NVIDIA H200"]
     assert index.data["made"] in index.text
-    assert len(index.rows("sets")) == len([path for path in pages if path.startswith("records/")]) == 6
+    assert len(index.rows("sets")) == len([path for path in pages if path.startswith("records/")])
+    kernels = {(record.workload, record.kernel) for path in RESULTS for record in store.read(path)[0]}
+    assert len(index.rows("sets")) == len(kernels)
 
 
 def test_a_measured_kernel_has_a_page_with_all_that_is_known(pages: dict[str, Page]) -> None:
     (page,) = (page for path, page in pages.items() if path.startswith("records/moe_swiglu_backward-fused_pointwise"))
     records = copies("fused_pointwise")
+    means = [geometric_mean([r.latency_ms or 0 for r in copies(name)]) for name in {r.kernel for r in MOE}]
+    rank = 1 + sum(mean < geometric_mean([r.latency_ms or 0 for r in records]) for mean in means)
     assert page.kept["pre"] == "solbench run moe_swiglu_backward -k fused_pointwise -p queued --seed 200"
     for part in ("kernels/moe_swiglu_backward/fused_pointwise/kernel.py", records[0].kernel_sha256, "MIT",
-                 "580.159.04", "1980 MHz", "700 W", "139.8 GiB", records[0].protocol_sha256, "1 of 4"):  # fmt: skip
+                 "580.159.04", "1980 MHz", "700 W", "139.8 GiB", records[0].protocol_sha256,
+                 f"{rank} of {len(means)}"):  # fmt: skip
         assert part is not None
         assert part in page.text
     assert page.data["records"] == [json.loads(record.to_line()) for record in records]
@@ -491,10 +496,10 @@ def test_scaled_figures_are_apart_and_say_so(tmp_path: Path) -> None:
 
 def test_the_newest_whole_run_is_what_every_table_shows(tmp_path: Path) -> None:
     """A later run of one case neither replaces a figure of the whole run nor gets lost."""
-    later = "2026-12-01T00:00:00+00:00"
+    later = "2100-01-01T00:00:00+00:00"
     newer = [replace(r, run_id="newer", time=later) for r in copies("compiled", kernel="eager", kernel_sha256=None)]
     older = [replace(r, run_id="older") for r in copies("eager", kernel_sha256=None)]
-    part = replace(older[0], run_id="part", time="2026-12-02T00:00:00+00:00")
+    part = replace(older[0], run_id="part", time="2100-01-02T00:00:00+00:00")
     found = built(tmp_path, *newer, *older, part)
     page, workload = only_record(found), found["workloads/moe_swiglu_backward"]
     compiled = copies("compiled")
