@@ -52,6 +52,12 @@ Tensors = Sequence[torch.Tensor]
 Calls = dict[str, list[Callable[[], Any]]]
 
 
+def folder_of(kernels: Path, name: str) -> Path:
+    """Of a kernel of the catalogue, or of a rung that is the fastest nowhere, and so no part of it."""
+    ladder = kernels / "_ladder" / name
+    return ladder if (ladder / "kernel.py").is_file() else kernels / name
+
+
 def load(folder: Path, name: str) -> ModuleType:
     """The module of a kernel's folder. What it imports from there is its own, since others' have the same names."""
     spec = importlib.util.spec_from_file_location(name, folder / "kernel.py")

@@ -41,8 +41,6 @@ from crossovers import ANY, REPOSITORY, Choice, Clock, Tensors, synchronize  # n
 from harness import gpu_state  # noqa: E402
 
 KERNELS = REPOSITORY / "kernels" / "dense_swiglu_backward"
-# Rungs that have not been measured yet are kept out of the catalogue here.
-LADDER = KERNELS / "_ladder"
 HIDDEN, INNER = 16384, 53248
 DEVICE = "cuda"
 TOKENS = (128, 256, 512, 1024, 2048, 4096, 4 * 1571, 8192)
@@ -62,8 +60,7 @@ TRIAL_PROCESSES = 6  # each holds up to 17 GB
 @cache
 def kernel(name: str) -> ModuleType:
     """A rung's module, or that of a kernel of the catalogue."""
-    folder = LADDER / name if (LADDER / name / "kernel.py").is_file() else KERNELS / name
-    return crossovers.load(folder, f"dense_{name}")
+    return crossovers.load(crossovers.folder_of(KERNELS, name), f"dense_{name}")
 
 
 # --- inputs, and what is right ------------------------------------------------------------------------

@@ -252,6 +252,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     try:
         if options.workload == "library":
+            if len(options.files) != 1:
+                remedy = "name one that dense_crossovers.py --json wrote"
+                raise InputError("library", f"is given {len(options.files)} files", remedy)
             shown = library(options.files[0])
             print(shown)
             if options.write:

@@ -36,8 +36,6 @@ import crossovers  # noqa: E402
 from crossovers import REPOSITORY, Choice, Clock, Measured, Tensors, synchronize  # noqa: E402
 
 KERNELS = REPOSITORY / "kernels" / "moe_swiglu_backward"
-# Rungs that have not been measured yet are kept out of the catalogue here.
-LADDER = KERNELS / "_ladder"
 HIDDEN, INNER = 2048, 768
 DEVICE = "cuda"
 TOKENS = (1, 4, 16, 24, 48, 96, 128, 256, 512, 800, 1087, 1571, 2447, 3089, 4093, 6144, 8192)
@@ -54,8 +52,7 @@ INPUT_SETS = 3
 @cache
 def kernel(name: str) -> ModuleType:
     """A rung's module, or that of a kernel of the catalogue."""
-    folder = LADDER / name if (LADDER / name / "kernel.py").is_file() else KERNELS / name
-    return crossovers.load(folder, f"moe_{name}")
+    return crossovers.load(crossovers.folder_of(KERNELS, name), f"moe_{name}")
 
 
 # --- what is tried ----------------------------------------------------------------------------------

@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "bfloat16.hpp"
+
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 
@@ -177,20 +179,6 @@ thread_local std::set<u32> unfenced;
 // --- pieces of 64 x 64, as tensor maps with a 128-byte swizzle lay them ----------------------------------------
 
 u32 swizzled(int row, int column) { return row * 128 + ((column / 8 ^ row % 8) << 4) + column % 8 * 2; }
-
-float as_float(std::uint16_t bits) {
-    const u32 word = static_cast<u32>(bits) << 16;
-    float value;
-    std::memcpy(&value, &word, 4);
-    return value;
-}
-
-std::uint16_t as_bfloat16(float value) {
-    u32 word;
-    std::memcpy(&word, &value, 4);
-    if (std::isnan(value)) return 0x7fff;
-    return static_cast<std::uint16_t>((word + 0x7fff + (word >> 16 & 1)) >> 16);
-}
 
 float element(const char* piece, int row, int column) {
     std::uint16_t bits;

@@ -27,7 +27,7 @@ def built(kernels: Path, shared_bytes: int) -> ctypes.CDLL:
         out = Path(folder) / "emulator.so"
         command = [COMPILER, "-std=c++20", "-O2", "-shared", "-fPIC", "-pthread", "-w", "-DEMULATED"]
         command += [f'-DKERNEL_SOURCE="{kernels}"', f"-DMEMORY_BYTES={shared_bytes}", "-o", str(out)]
-        command.append(str(SOURCES.get(kernels.parent.name, SOURCES["multicast"])))
+        command.append(str(SOURCES[kernels.parent.name]))
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         library = ctypes.CDLL(str(out))

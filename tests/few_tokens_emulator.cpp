@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "bfloat16.hpp"
+
 using u16 = std::uint16_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
@@ -106,17 +108,7 @@ inline void put_there(int program, u32 offset, Four values) {
     std::memcpy(here->all[program].at(offset, 16), &values, 16);
 }
 
-inline float as_float(u16 bits) {
-    const u32 word = static_cast<u32>(bits) << 16;
-    float value;
-    std::memcpy(&value, &word, 4);
-    return value;
-}
-inline void store_1(u16* to, float value) {
-    u32 word;
-    std::memcpy(&word, &value, 4);
-    *to = std::isnan(value) ? 0x7fff : static_cast<u16>((word + 0x7fff + (word >> 16 & 1)) >> 16);
-}
+inline void store_1(u16* to, float value) { *to = as_bfloat16(value); }
 inline void store_8(u16* to, const float (&values)[8]) {
     if (reinterpret_cast<u64>(to) % 16) throw std::runtime_error("a store to an odd address");
     for (int i = 0; i < 8; i++) store_1(to + i, values[i]);

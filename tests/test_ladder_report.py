@@ -126,3 +126,10 @@ def test_figures_without_rates_are_bad_input(
         report("library", str(file))
     assert ended.value.code == 2
     assert "holds no rates" in capsys.readouterr().err
+
+
+def test_the_librarys_products_are_of_one_file(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        report("library", "one.json", "two.json")
+    assert ended.value.code == 2
+    assert "is given 2 files" in capsys.readouterr().err
