@@ -18,7 +18,7 @@ import torch
 
 from harness import arena, inputs, judge
 from harness.arena import Content, Layout
-from harness.calls import Call, Caller, Line
+from harness.calls import HELD_BACKEND, Call, Caller
 from harness.channel import Message
 from harness.gpu_state import Gpu, Monitor
 from harness.judge import Comparison, Verdict
@@ -27,22 +27,11 @@ from harness.sampling import SECRET, Sampler, Stage, Taken, implausible
 from harness.session import WorkerFailure
 from harness.slices import Part, Slicer
 from harness.spec import Case, ProtocolModel, Tensor, Workload
+from harness.starting import Started
 
 # Samples that the judge's clock contradicts are taken again: so many times in all, after a pause that grows. On an H200
 # with four judges at work, the clock was late in all of a kernel's calls once in 18 kernels.
 TRIES, PAUSE_S = 5, 0.1
-
-
-@dataclass(frozen=True)
-class Started:
-    """A worker that has started: the line to it, and what its timers read, in ms.
-
-    floors_ms: for a launch that does next to nothing, by backend. empty_ms: for nothing at all, held.
-    """
-
-    line: Line
-    floors_ms: Mapping[str, float | None]
-    empty_ms: float | None
 
 
 @dataclass
@@ -342,6 +331,8 @@ class Evaluation:
             if problem is not None:
                 raise _Rejected(problem)
             outcome.timings[backend] = taken.as_json(asked.warmup, started.floors_ms.get(backend))
+            if backend == HELD_BACKEND and started.passed_over_ms:
+                outcome.timings[backend]["floors_passed_over_ms"] = list(started.passed_over_ms)
             outcome.remarks += taken.remarks(backend)
         outcome.latency_ms = outcome.timings[self.protocol.backend]["median_ms"]
         outcome.referee = {

@@ -87,6 +87,7 @@ def prepare(asked: Asked, console: Console) -> Prepared:
     chosen = choice.choose(catalog, asked.workloads, asked.kernels, asked.cases)
 
     from harness.runner import Options
+    from harness.starting import WORKERS
 
     target = machine.target(asked.device)
     protocol = _protocol(catalog, asked, target)
@@ -102,7 +103,7 @@ def prepare(asked: Asked, console: Console) -> Prepared:
     _warn_of_full_size(plans, target, roofline, console)
     environment = machine.environment(target, catalog.roots[0], locked_mhz)
     seed = protocol.seed if asked.seed is None else asked.seed
-    options = Options(target, protocol, seed, asked.timeout_s, asked.check_only, roofline, environment)
+    options = Options(target, protocol, seed, asked.timeout_s, asked.check_only, roofline, environment, WORKERS)
     return Prepared(plans, options, path, earlier, console, locked_mhz)
 
 

@@ -12,21 +12,18 @@ from typing import Any, Protocol
 
 import torch
 
-from harness import cache, evaluation, gpu_state, inputs, machine, sol
-from harness.calls import HELD_BACKEND, Line
+from harness import cache, evaluation, gpu_state, inputs, machine, sol, starting
 from harness.catalog import Kernel
-from harness.evaluation import Evaluation, Outcome, Started
-from harness.hold import Gate
+from harness.evaluation import Evaluation, Outcome
 from harness.machine import Target
 from harness.records import Record, Status
-from harness.session import Session, WorkerFailure
+from harness.session import WorkerFailure
 from harness.sol import Roofline
 from harness.spec import Case, ProtocolModel, Workload
+from harness.starting import Started
 
 # After so many timeouts in a row a kernel's remaining cases are skipped instead of waited for.
 TIMEOUTS_IN_A_ROW = 2
-# A worker's private host memory may grow to this share of what is available.
-MEMORY_SHARE = 0.8
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Options:
-    """What holds for the whole run."""
+    """What holds for the whole run. Of `workers` processes the quickest to launch runs a kernel: see `starting`."""
 
     target: Target
     protocol: ProtocolModel
@@ -50,6 +47,7 @@ class Options:
     check_only: bool
     roofline: Roofline | None
     environment: Mapping[str, Any]
+    workers: int = 1
 
 
 class Observer(Protocol):
@@ -137,42 +135,8 @@ class Runner:
     def _start(self, kernel: Kernel) -> Started:
         """Start a worker and load the kernel. Raises `WorkerFailure`; the worker is gone then."""
         self.observer.stage("starting")
-        session = Session()
-        try:
-            session.allow(self.options.timeout_s)
-            return self._started(session, kernel)
-        except BaseException:
-            session.close()
-            raise
-
-    def _started(self, session: Session, kernel: Kernel) -> Started:
-        """Set up timing, read what a call of nothing takes, and load the kernel. Raises `WorkerFailure`."""
-        target, protocol = self.options.target, self.options.protocol
-        backends = [protocol.backend, *protocol.also]
-        gate = Gate(target.device) if HELD_BACKEND in backends else None
-        if gate:
-            session.on_close(gate.close)
-        started = session.ask(
-            {
-                "op": "start",
-                "device": str(target.device),
-                "backends": backends,
-                "memory_limit_bytes": int(MEMORY_SHARE * machine.available_memory_bytes()),
-            },
-            (gate.descriptor,) if gate else (),
-        )
-        if gate:
-            gate.handed_over()
-        line = Line(session, gate, target.device, backends, self._make_cold)
-        session.ask(
-            {
-                "op": "load",
-                "entry": str(kernel.entry.resolve()),
-                "folder": str(kernel.path.resolve()) if kernel.path.is_dir() else None,
-                "destination_passing_style": kernel.model.destination_passing_style,
-            }
-        )
-        return Started(line, started["floors_ms"], started["empty_ms"])
+        chosen = self.options
+        return starting.start(kernel, chosen.target, chosen.protocol, chosen.workers, chosen.timeout_s, self._make_cold)
 
     def _unfit(self, kernel: Kernel) -> Outcome | None:
         kind = self.options.target.kind

@@ -56,6 +56,7 @@ class Worker:
     def serve(self) -> None:
         """Answer messages until the judge hangs up."""
         handlers = {
+            "prepare": self.prepare,
             "start": self.start,
             "rehearse": self.rehearse,
             "load": self.load,
@@ -76,8 +77,16 @@ class Worker:
     def say(self, reply: Message) -> None:
         self.channel.send({**reply, "nonce": self.nonce})
 
+    def prepare(self, message: Message, _: tuple[int, ...]) -> Message:
+        """Import what takes long and touches no device."""
+        import torch  # noqa: F401
+
+        from harness import timing  # noqa: F401
+
+        return {}
+
     def start(self, message: Message, descriptors: tuple[int, ...]) -> Message:
-        """Choose the device and set up timing; imports torch."""
+        """Choose the device and set up timing."""
         import torch
 
         from harness import timing

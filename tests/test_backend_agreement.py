@@ -43,7 +43,8 @@ def ncu_output(times: list[str], unit: str = "ns") -> str:
 
 
 def test_ncus_table_is_read_as_the_median_of_each_loads_launches(benchmark: Any) -> None:
-    times = ["4,512", "5000", "4000"] * (len(benchmark.LOADS) - 1) + ["100,000,000", "99,000,000", "101,000,000"]
+    times = ["4,512", "5000", "4000", "4,600", "4,511"] * (len(benchmark.LOADS) - 1)
+    times += ["100,000,000", "99,000,000", "101,000,000", "102,000,000", "98,000,000"]
     assert benchmark.of_ncu(ncu_output(times)) == pytest.approx([0.004512] * (len(benchmark.LOADS) - 1) + [100.0])
     assert benchmark.of_ncu(ncu_output(["4.512"] * len(times), "usecond"))[0] == pytest.approx(0.004512)
 
@@ -87,8 +88,8 @@ def test_agreement_is_a_share_or_a_microsecond(ms: float, reference_ms: float, a
 
 def found(benchmark: Any, ncu: bool) -> Any:
     times = [0.005 * 4**i for i in range(len(benchmark.LOADS))]
-    rows = [{"cupti": t, "queued": t + 0.003, "queued less nothing": t + 0.0005, "events": t + 0.01} for t in times]
-    floors = {"queued, nothing": 0.0025, "events": None}
+    rows = [{"cupti": t, "queued": t + 0.003, benchmark.LESS_FLOOR: t + 0.0005, "events": t + 0.01} for t in times]
+    floors = {"queued": 0.0025, "events": None}
     return benchmark.joined(rows, floors, times if ncu else None, [] if ncu else ["ncu (ncu is not installed)"])
 
 
@@ -97,10 +98,10 @@ def test_the_table_says_who_agrees_and_what_is_missing(ncu: bool, benchmark: Any
     agreement = found(benchmark, ncu)
     assert agreement.reference == ("ncu" if ncu else "cupti")
     text = benchmark.markdown(agreement)
-    assert "queued in 4 of 7, queued less nothing in 7 of 7, events in 3 of 7" in text
+    assert "queued in 4 of 7, queued less its floor in 7 of 7, events in 3 of 7" in text
     assert ("cupti in 7 of 7" in text) is ncu
-    assert "queued, nothing 2.50 µs." in text
-    assert "| 2 × 2 MiB | 5.00 µs |" in text
+    assert "reads: queued 2.50 µs." in text
+    assert "| 2 × 8 MiB | 5.00 µs |" in text
     assert "8.00 µs (+60.0%) ≠" in text
     assert ("Missing: ncu (ncu is not installed)." in text) is not ncu
     assert benchmark.markdown(benchmark.Agreement(**json.loads(json.dumps(asdict(agreement))))) == text

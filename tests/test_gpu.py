@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from conftest import HONEST, Quiet, RunKernels
@@ -239,3 +240,17 @@ def test_a_copy_that_fits_the_cache_is_no_faster_than_the_memory(toy_root: Path)
         assert record.latency_ms is not None
         moved_bytes = 2 * (16 << 20)
         assert moved_bytes / (record.latency_ms * 1e-3) <= peak.bandwidth, record.kernel
+
+
+def test_the_quickest_of_several_workers_is_measured(toy_root: Path) -> None:
+    (toy_root / "honest.py").write_text(HONEST)
+    catalog = Catalog(toy_root)
+    workload, target, protocol = catalog.workload("toy"), machine.target("cuda:0"), catalog.protocol("queued")
+    kernel = catalog.kernel(str(toy_root / "honest.py"), workload)
+    options = Options(target, protocol, 1, 60.0, False, None, {}, workers=3)
+    (record,) = Runner(options, Quiet()).run([Plan(workload, [kernel], ["r3"], 1)])
+    assert record.status is Status.PASSED, record.reason
+    timing_found = record.timings["queued"]
+    assert len(timing_found["floors_passed_over_ms"]) == 2
+    assert timing_found["floor_ms"] <= min(timing_found["floors_passed_over_ms"])
+    assert psutil.Process().children(recursive=True) == []
