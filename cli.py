@@ -303,21 +303,26 @@ def selftest(
     setting = referee.setting(catalog, target, at_a_time, repeat)
     before = referee.fingerprint(catalog.roots)
     findings: list[Finding] = []
+    interrupted = False
     try:
         with Progress(console, len(entries)) as progress:
-            for found in referee.run(entries, setting, at_a_time):
+            for found in referee.run(entries, setting):
                 findings.append(found)
-                progress.ended(found.entry.name, str(found.verdict))
+                progress.ended(found.entry.name, found.in_short)
                 if as_json:
                     print(json.dumps(found.as_row()), flush=True)
     except KeyboardInterrupt:
-        raise typer.Exit(EXIT_INTERRUPTED) from None
+        interrupted = True
     changes = referee.changed_files(before, referee.fingerprint(catalog.roots))
     in_order = sorted(findings, key=lambda found: entries.index(found.entry))
-    selftest_report.show(in_order, console)
     for change in changes:
         console.print(f"while it ran, somebody {change}", style="red", markup=False)
-    console.print(referee.summary(findings), markup=False)
+    if in_order:
+        selftest_report.show(in_order, console)
+        console.print(referee.summary(findings), markup=False)
+    if interrupted:
+        console.print(f"Interrupted after {len(findings)} of {len(entries)}.")
+        raise typer.Exit(EXIT_INTERRUPTED)
     failed = bool(changes) or any(found.verdict.failed for found in findings)
     raise typer.Exit(EXIT_KERNEL_FAILED if failed else 0)
 

@@ -46,6 +46,9 @@ LESS_FLOOR = "queued less its floor"
 BACKENDS = ("cupti", "queued", LESS_FLOOR, "events")
 BLOCK = 2048
 NCU_LAUNCHES = 5
+NCU_TIME, NCU_CLOCK = "gpu__time_duration.sum", "gpc__cycles_elapsed.avg.per_second"
+# Between launches ncu leaves the GPU idle, whose clock falls; a load before each brings it back. About 20 ms.
+RAISING_CYCLES = 40_000_000
 NCU_LIMIT_S = 40
 # Should anything wait for ever, the process ends itself with a traceback, without Python's help.
 LIMIT_S = 90
@@ -55,6 +58,7 @@ UNITS_MS = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3} | {
     "msecond": 1.0,
     "second": 1e3,
 }
+UNITS_MHZ = {"hz": 1e-6, "khz": 1e-3, "mhz": 1.0, "ghz": 1e3}
 
 
 @triton.jit(do_not_specialize=["passes"])
@@ -175,16 +179,25 @@ def for_ncu() -> None:
     for load in LOADS:
         call = load.call(programs)
         for _ in range(NCU_LAUNCHES):
+            torch.cuda._sleep(RAISING_CYCLES)
             call()
         torch.cuda.synchronize()
 
 
-def by_ncu() -> tuple[list[float] | None, str | None]:
-    """For each load the duration in ms that `ncu` tells; or None and why."""
+@dataclass(frozen=True)
+class Ncu:
+    """What `ncu` tells: for each load the duration in ms, and over all launches the lowest and highest clock."""
+
+    times_ms: Sequence[float]
+    clock_mhz: tuple[float, float]
+
+
+def by_ncu() -> tuple[Ncu | None, str | None]:
+    """What `ncu` tells; or None and why."""
     ncu = shutil.which("ncu") or next(map(str, Path("/usr/local").glob("cuda*/bin/ncu")), None)
     if ncu is None:
         return None, "ncu is not installed"
-    command = [ncu, "--clock-control", "none", "--metrics", "gpu__time_duration.sum", "--print-units", "base", "--csv"]
+    command = [ncu, "--clock-control", "none", "--metrics", f"{NCU_TIME},{NCU_CLOCK}", "--print-units", "base", "--csv"]
     command += ["--kernel-name", "regex:stream_through", sys.executable, str(Path(__file__).resolve()), "--one-kernel"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
@@ -201,18 +214,30 @@ def by_ncu() -> tuple[list[float] | None, str | None]:
         return None, f"{error} (exit code {process.returncode})"
 
 
-def of_ncu(output: str) -> list[float]:
-    """For each load the median of its launches in ms, from what `ncu --csv` prints. Raises `ValueError`."""
+def of_ncu(output: str) -> Ncu:
+    """For each load the median of its launches, from what `ncu --csv` prints. Raises `ValueError`."""
     lines = output.splitlines()
     head = next((i for i, line in enumerate(lines) if '"Metric Value"' in line), None)
     if head is None:
         said = next((line for line in lines if "ERROR" in line), "no table in its output")
         raise ValueError(f"ncu does not measure: {said.strip()}")
-    rows = [row for row in csv.DictReader(io.StringIO("\n".join(lines[head:]))) if row.get("Metric Unit") in UNITS_MS]
-    times_ms = [float(row["Metric Value"].replace(",", "")) * UNITS_MS[row["Metric Unit"]] for row in rows]
-    if len(times_ms) != NCU_LAUNCHES * len(LOADS):
-        raise ValueError(f"ncu tells of {len(times_ms)} launches and not of {NCU_LAUNCHES * len(LOADS)}")
-    return [median(times_ms[i : i + NCU_LAUNCHES]) for i in range(0, len(times_ms), NCU_LAUNCHES)]
+    rows = list(csv.DictReader(io.StringIO("\n".join(lines[head:]))))
+    times_ms = _column(rows, NCU_TIME, UNITS_MS)
+    clocks_mhz = _column(rows, NCU_CLOCK, UNITS_MHZ)
+    expected = NCU_LAUNCHES * len(LOADS)
+    if (len(times_ms), len(clocks_mhz)) != (expected, expected):
+        raise ValueError(f"ncu tells {len(times_ms)} times and {len(clocks_mhz)} clocks of {expected} launches")
+    by_load = [median(times_ms[i : i + NCU_LAUNCHES]) for i in range(0, expected, NCU_LAUNCHES)]
+    return Ncu(by_load, (min(clocks_mhz), max(clocks_mhz)))
+
+
+def _column(rows: Sequence[Mapping[str, str]], metric: str, units: Mapping[str, float]) -> list[float]:
+    """The metric of every launch, in order."""
+    return [
+        float(row["Metric Value"].replace(",", "")) * units[unit]
+        for row in rows
+        if row.get("Metric Name") == metric and (unit := (row.get("Metric Unit") or "").lower()) in units
+    ]
 
 
 # --- what it comes to -----------------------------------------------------------------------------
@@ -220,7 +245,10 @@ def of_ncu(output: str) -> list[float]:
 
 @dataclass(frozen=True)
 class Agreement:
-    """For each load the times in ms by backend, and that of the reference (ncu, or cupti where ncu is missing)."""
+    """For each load the times in ms by backend, and that of the reference (ncu, or cupti where ncu is missing).
+
+    ncu_clock_mhz: the lowest and highest clock of ncu's launches.
+    """
 
     device: str
     day: str
@@ -231,6 +259,7 @@ class Agreement:
     loads: Sequence[str]
     reference_ms: Sequence[float]
     backends_ms: Mapping[str, Sequence[float]]
+    ncu_clock_mhz: Sequence[float] | None = None
 
     def within(self, backend: str) -> list[bool]:
         return [
@@ -245,13 +274,13 @@ def agrees(ms: float, reference_ms: float) -> bool:
 def joined(
     rows: Sequence[Mapping[str, float]],
     floors_ms: Mapping[str, float | None],
-    ncu_ms: Sequence[float] | None,
+    ncu: Ncu | None,
     notes: Sequence[str],
 ) -> Agreement:
     """Raises `ValueError` when neither ncu nor cupti was there to compare with."""
-    if ncu_ms is None and not all("cupti" in row for row in rows):
+    if ncu is None and not all("cupti" in row for row in rows):
         raise ValueError("; ".join(notes) or "there is nothing to compare with")
-    reference = "ncu" if ncu_ms is not None else "cupti"
+    reference = "ncu" if ncu is not None else "cupti"
     there = [name for name in BACKENDS if name != reference and all(name in row for row in rows)]
     return Agreement(
         torch.cuda.get_device_name(0) if torch.cuda.is_available() else "no GPU",
@@ -261,8 +290,9 @@ def joined(
         notes,
         floors_ms,
         [load.name for load in LOADS],
-        ncu_ms if ncu_ms is not None else [row["cupti"] for row in rows],
+        ncu.times_ms if ncu is not None else [row["cupti"] for row in rows],
         {name: [row[name] for row in rows] for name in there},
+        ncu.clock_mhz if ncu is not None else None,
     )
 
 
@@ -280,10 +310,14 @@ def markdown(found: Agreement) -> str:
     ]
     counts = [f"{name} in {sum(found.within(name))} of {len(found.loads)}" for name in found.backends_ms]
     floors = [f"{name} {format_ms(ms)}" for name, ms in found.floors_ms.items() if ms is not None]
+    clock = ""
+    if found.ncu_clock_mhz:
+        low, high = (f"{mhz:.0f}" for mhz in found.ncu_clock_mhz)
+        clock = f" The clock under ncu was {low} to {high} MHz."
     lines = [
         f"{found.device}, torch {found.torch_version}, {found.day}. Within max({AGREED_SHARE:.0%}, "
         f"{AGREED_MS * 1e3:g} µs) of {found.reference}: {', '.join(counts)} (≠ marks the others). A launch of next to "
-        f"nothing reads: {', '.join(floors)}.",
+        f"nothing reads: {', '.join(floors)}.{clock}",
         markdown_table(["buffers", found.reference, *found.backends_ms], table),
         *(f"Missing: {note}." for note in found.notes),
     ]
@@ -315,10 +349,10 @@ def agreement(with_ncu: bool) -> Agreement:
     """Raises `SystemExit` when there is nothing to compare with."""
     rows, floors_ms, reason = measured()
     notes = [f"cupti ({reason})"] if reason else []
-    ncu_ms, reason = by_ncu() if with_ncu else (None, "left out")
+    ncu, reason = by_ncu() if with_ncu else (None, "left out")
     notes += [f"ncu ({reason})"] if reason else []
     try:
-        return joined(rows, floors_ms, ncu_ms, notes)
+        return joined(rows, floors_ms, ncu, notes)
     except ValueError as error:
         raise SystemExit(f"nothing to compare with: {error}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from types import ModuleType
@@ -59,10 +60,20 @@ class Observer(Protocol):
 
 
 class Runner:
-    """`earlier` are records from before that may be resumed from or serve as baselines."""
+    """`earlier` are records from before that may be resumed from or serve as baselines.
 
-    def __init__(self, options: Options, observer: Observer, earlier: Sequence[Record] = ()) -> None:
+    `turn` is entered while the device is needed, for runners in several processes that share one.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        observer: Observer,
+        earlier: Sequence[Record] = (),
+        turn: AbstractContextManager[None] | None = None,
+    ) -> None:
         self.options, self.observer = options, observer
+        self._turn = turn or nullcontext()
         self.run_id = uuid.uuid4().hex
         self._known: list[Record] = list(earlier)
         chosen = options.protocol
@@ -103,7 +114,8 @@ class Runner:
                         giving_up = outcome = Outcome(failure.status, failure.reason, failure.log_tail)
                     else:
                         started.line.session.allow(self.options.timeout_s)
-                        outcome = self._evaluate(workload, case, reference, started)
+                        with self._turn:
+                            outcome = self._evaluate(workload, case, reference, started)
                         if outcome.status is not Status.PASSED:
                             started.line.session.close()
                             started = None
@@ -136,7 +148,9 @@ class Runner:
         """Start a worker and load the kernel. Raises `WorkerFailure`; the worker is gone then."""
         self.observer.stage("starting")
         chosen = self.options
-        return starting.start(kernel, chosen.target, chosen.protocol, chosen.workers, chosen.timeout_s, self._make_cold)
+        return starting.start(
+            kernel, chosen.target, chosen.protocol, chosen.workers, chosen.timeout_s, self._make_cold, self._turn
+        )
 
     def _unfit(self, kernel: Kernel) -> Outcome | None:
         kind = self.options.target.kind

@@ -16,6 +16,7 @@ import tempfile
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from enum import StrEnum
 from multiprocessing.connection import Connection, wait
@@ -31,12 +32,13 @@ from harness.machine import Target
 from harness.records import Record, Status
 from harness.runner import Options, Plan, Runner
 from harness.spec import ProtocolModel, Workload
+from harness.turns import Turn
 
 # One small case for each kind of device, with the divisor of its hidden sizes.
 CASES = {"cpu": ("t16", 4), "cuda": ("t128", 1)}
 PROTOCOLS = {"cpu": "quick", "cuda": "queued"}
-# More judges at a time than this take the GPU's time from each other, and the judges' clocks are late.
-MOST_JUDGES_ON_CUDA = 3
+# Judges of one GPU take turns on it, so more than this only wait.
+MOST_JUDGES_ON_CUDA = 5
 # What a judge may take beside its kernel: starting, inputs, references, ending a process tree.
 SLACK_S = 90.0
 
@@ -78,6 +80,11 @@ class Finding:
     found: str
     reason: str | None
     evaluations: int
+
+    @property
+    def in_short(self) -> str:
+        """The verdict, with the reason where that is no good one."""
+        return f"{self.verdict}: {self.reason}" if self.verdict.failed else str(self.verdict)
 
     def as_row(self) -> dict[str, Any]:
         return {
@@ -135,7 +142,7 @@ def summary(findings: Sequence[Finding]) -> str:
 
 @dataclass(frozen=True)
 class Setting:
-    """What holds for every kernel of the run. It travels to the judges' processes."""
+    """What holds for every kernel of the run. It travels to the judges' processes, of which there are `jobs`."""
 
     target: Target
     protocol: ProtocolModel
@@ -143,6 +150,7 @@ class Setting:
     roots: tuple[Path, ...]
     repeat: int
     threads: int
+    jobs: int
 
 
 def setting(catalog: Catalog, target: Target, jobs: int, repeat: int) -> Setting:
@@ -160,7 +168,13 @@ def setting(catalog: Catalog, target: Target, jobs: int, repeat: int) -> Setting
     workload.case(*CASES[target.kind])  # is found before anything runs
     threads = max(1, len(os.sched_getaffinity(0)) // jobs)
     return Setting(
-        target, protocol.model_copy(update=changes), workload.folder, tuple(catalog.roots), max(repeat, 1), threads
+        target,
+        protocol.model_copy(update=changes),
+        workload.folder,
+        tuple(catalog.roots),
+        max(repeat, 1),
+        threads,
+        jobs,
     )
 
 
@@ -169,8 +183,8 @@ def jobs_by_default(target: Target) -> int:
     return min(cores, MOST_JUDGES_ON_CUDA) if target.kind == "cuda" else cores
 
 
-def run(entries: Sequence[Entry], chosen: Setting, jobs: int) -> Iterator[Finding]:
-    """Evaluate the entries, up to `jobs` at a time, and yield each finding as soon as it is there."""
+def run(entries: Sequence[Entry], chosen: Setting) -> Iterator[Finding]:
+    """Evaluate the entries, several at a time, and yield each finding as soon as it is there."""
     fitting = []
     for entry in entries:
         if reason := _unfit(entry, chosen.target):
@@ -178,13 +192,13 @@ def run(entries: Sequence[Entry], chosen: Setting, jobs: int) -> Iterator[Findin
         else:
             fitting.append(entry)
     # The longest come first, so that none of them is waited for in the end.
-    waiting = deque(sorted(fitting, key=lambda entry: Status.TIMEOUT not in entry.expected))
-    waiting = deque(sorted(waiting, key=lambda entry: -entry.model.timeout_s))
+    waiting = deque(sorted(fitting, key=_is_short))
     judges: list[_Judge] = []
+    turns = Path(tempfile.mkdtemp(prefix="solbench-selftest-"), "turns")
     try:
         while waiting or judges:
-            while waiting and len(judges) < jobs:
-                judges.append(_Judge(chosen))
+            while waiting and len(judges) < chosen.jobs:
+                judges.append(_Judge(chosen, turns))
             for judge in judges:
                 if judge.entry is None and waiting:
                     judge.give(waiting.popleft())
@@ -200,6 +214,13 @@ def run(entries: Sequence[Entry], chosen: Setting, jobs: int) -> Iterator[Findin
     finally:
         for judge in judges:
             judge.close()
+        shutil.rmtree(turns.parent, ignore_errors=True)
+
+
+def _is_short(entry: Entry) -> bool:
+    """Not one that uses up all its time, nor one that is given more of it than usual."""
+    usual_s = type(entry.model).model_fields["timeout_s"].default
+    return Status.TIMEOUT not in entry.expected and entry.model.timeout_s <= usual_s
 
 
 def _unfit(entry: Entry, target: Target) -> str | None:
@@ -238,22 +259,23 @@ def fingerprint(roots: Sequence[Path]) -> dict[str, str]:
 class _Judge:
     """A process that judges one kernel after the other, and may be lost to one of them."""
 
-    def __init__(self, chosen: Setting) -> None:
+    def __init__(self, chosen: Setting, turns: Path) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.entry: Entry | None = None
         self.ended = False
         self._folder = tempfile.mkdtemp(prefix="solbench-selftest-")
-        self._repeat = chosen.repeat
+        # While it waits for its turn, the others may take as long as it may.
+        self._patience = chosen.repeat * chosen.jobs
         self._deadline = float("inf")
-        self._process = context.Process(target=_serve, args=(theirs, chosen, self._folder), daemon=True)
+        self._process = context.Process(target=_serve, args=(theirs, chosen, self._folder, turns), daemon=True)
         self._process.start()
         theirs.close()
 
     def give(self, entry: Entry) -> None:
         self.entry = entry
         # Loading and the case have the time limit each.
-        self._deadline = time.monotonic() + self._repeat * (2 * entry.model.timeout_s + SLACK_S)
+        self._deadline = time.monotonic() + self._patience * (2 * entry.model.timeout_s + SLACK_S)
         with contextlib.suppress(OSError):  # a judge that is gone is noticed when it is asked
             self.connection.send(entry)
 
@@ -285,20 +307,27 @@ class _Judge:
 # --- in a judge's process -----------------------------------------------------------------------
 
 
-def _serve(connection: Connection, chosen: Setting, place: str) -> None:
+def _serve(connection: Connection, chosen: Setting, place: str, turns: Path) -> None:
     # An interrupt from the keyboard is the parent's to handle; from it, it comes as SIGTERM.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)  # for the workers
     torch.set_num_threads(chosen.threads)
+    # On a CPU, times are no more than plausible, and nobody waits for them.
+    turn = Turn(turns) if chosen.target.kind == "cuda" else nullcontext()
     with contextlib.suppress(EOFError, OSError, KeyboardInterrupt):
-        while True:
-            entry: Entry = connection.recv()
-            times = 1 if isinstance(entry.model, CheatModel) else chosen.repeat
-            connection.send(_observed(entry, chosen, place, times))
+        try:
+            while True:
+                entry: Entry = connection.recv()
+                times = 1 if isinstance(entry.model, CheatModel) else chosen.repeat
+                connection.send(_observed(entry, chosen, place, times, turn))
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)  # it ends anyway, and should do so without a traceback
 
 
-def _observed(entry: Entry, chosen: Setting, place: str, times: int) -> list[Observation]:
+def _observed(
+    entry: Entry, chosen: Setting, place: str, times: int, turn: AbstractContextManager[None]
+) -> list[Observation]:
     """Evaluate a kernel so many times beside a copy of the catalogue, and look at what it left.
 
     All times in one worker, as the cases of a run are; the last one tells what was left.
@@ -310,7 +339,7 @@ def _observed(entry: Entry, chosen: Setting, place: str, times: int) -> list[Obs
         before = fingerprint([root])
         tempfile.tempdir = str(temporary)
         try:
-            records = _records(entry, folder, Catalog(root).workload(corpus.WORKLOAD), chosen, times)
+            records = _records(entry, folder, Catalog(root).workload(corpus.WORKLOAD), chosen, times, turn)
             seen = [Observation(record.status, record.reason) for record in records]
         except Exception as error:  # whatever a cheat has brought the judge to
             seen = [Observation(None, f"the judge failed: {type(error).__name__}: {error}")]
@@ -324,7 +353,14 @@ def _observed(entry: Entry, chosen: Setting, place: str, times: int) -> list[Obs
     return [*seen[:-1], Observation(seen[-1].status, seen[-1].reason, tuple(traces))]
 
 
-def _records(entry: Entry, folder: Path, workload: Workload, chosen: Setting, times: int) -> list[Record]:
+def _records(
+    entry: Entry,
+    folder: Path,
+    workload: Workload,
+    chosen: Setting,
+    times: int,
+    turn: AbstractContextManager[None],
+) -> list[Record]:
     case, scale = CASES[chosen.target.kind]
     options = Options(
         target=chosen.target,
@@ -335,7 +371,8 @@ def _records(entry: Entry, folder: Path, workload: Workload, chosen: Setting, ti
         roofline=None,
         environment={},
     )
-    return list(Runner(options, _Silent()).run([Plan(workload, [entry.kernel(folder)], [case] * times, scale)]))
+    plan = Plan(workload, [entry.kernel(folder)], [case] * times, scale)
+    return list(Runner(options, _Silent(), turn=turn).run([plan]))
 
 
 def _copied_catalogue(entry: Entry, chosen: Setting, root: Path) -> Path:

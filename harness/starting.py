@@ -9,7 +9,7 @@ least floor gets the kernel; the others end.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 
 from harness import machine
@@ -62,10 +62,11 @@ def start(
     workers: int,
     timeout_s: float,
     make_cold: Callable[[], object],
+    turn: AbstractContextManager[None],
 ) -> Started:
     """A worker that has loaded the kernel. Of `workers` where calls are held, else the only one.
 
-    Raises `WorkerFailure`; no worker is left then.
+    `turn` is entered while anything is measured. Raises `WorkerFailure`; no worker is left then.
     """
     backends = [protocol.backend, *protocol.also]
     holds = HELD_BACKEND in backends
@@ -73,16 +74,17 @@ def start(
         sessions = [until_chosen.enter_context(Session()) for _ in range(workers if holds else 1)]
         for session in sessions:
             session.allow(timeout_s)
-            session.tell({"op": "prepare"})  # all at once, because it takes seconds
+            session.tell({"op": "prepare", "device": str(target.device)})  # all at once, because it takes seconds
         for session in sessions:
             session.hear()
-        # One by one, because they measure.
-        ready = [_ready(session, target, backends, holds) for session in sessions]
-        chosen = min(ready, key=lambda one: one.floor_ms) if holds else ready[0]
-        for one in ready:
-            if one is not chosen:
-                one.session.close()
-        line = Line(chosen.session, chosen.gate, target.device, backends, make_cold)
+        with turn:
+            # One by one, because they measure.
+            ready = [_ready(session, target, backends, holds) for session in sessions]
+            chosen = min(ready, key=lambda one: one.floor_ms) if holds else ready[0]
+            for one in ready:
+                if one is not chosen:
+                    one.session.close()
+            line = Line(chosen.session, chosen.gate, target.device, backends, make_cold)
         chosen.session.ask(
             {
                 "op": "load",
@@ -103,7 +105,6 @@ def _ready(session: Session, target: Target, backends: Sequence[str], holds: boo
     said = session.ask(
         {
             "op": "start",
-            "device": str(target.device),
             "backends": list(backends),
             "memory_limit_bytes": int(MEMORY_SHARE * machine.available_memory_bytes()),
         },

@@ -78,24 +78,22 @@ class Worker:
         self.channel.send({**reply, "nonce": self.nonce})
 
     def prepare(self, message: Message, _: tuple[int, ...]) -> Message:
-        """Import what takes long and touches no device."""
-        import torch  # noqa: F401
-
-        from harness import timing  # noqa: F401
-
-        return {}
-
-    def start(self, message: Message, descriptors: tuple[int, ...]) -> Message:
-        """Choose the device and set up timing."""
+        """Import what takes long, and choose the device."""
         import torch
 
-        from harness import timing
-        from harness.integrity import Integrity
+        from harness import timing  # noqa: F401
 
         self.device = torch.device(message["device"])
         if self.device.type == "cuda":
             torch.cuda.set_device(self.device)
             torch.zeros(1, device=self.device)  # makes the context current
+        return {}
+
+    def start(self, message: Message, descriptors: tuple[int, ...]) -> Message:
+        """Set up timing, and read what next to nothing takes."""
+        from harness import timing
+        from harness.integrity import Integrity
+
         if descriptors:
             self.held = timing.Held(descriptors[0])
         for backend in message["backends"]:

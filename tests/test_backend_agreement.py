@@ -34,25 +34,29 @@ NCU_HEAD = """\
 """
 
 
-def ncu_output(times: list[str], unit: str = "ns") -> str:
-    rows = [
-        f'"{i}","7","stream_through","(128, 1, 1)","(1056, 1, 1)","gpu__time_duration.sum","{unit}","{value}"'
-        for i, value in enumerate(times)
-    ]
+def ncu_output(times: list[str], unit: str = "ns", clock: tuple[str, str] = ("1,980,000,000", "hz")) -> str:
+    rows = []
+    for i, value in enumerate(times):
+        launch = f'"{i}","7","stream_through","(128, 1, 1)","(1056, 1, 1)"'
+        rows.append(f'{launch},"gpc__cycles_elapsed.avg.per_second","{clock[1]}","{clock[0]}"')
+        rows.append(f'{launch},"gpu__time_duration.sum","{unit}","{value}"')
     return NCU_HEAD + "\n".join(rows) + "\n"
 
 
 def test_ncus_table_is_read_as_the_median_of_each_loads_launches(benchmark: Any) -> None:
     times = ["4,512", "5000", "4000", "4,600", "4,511"] * (len(benchmark.LOADS) - 1)
     times += ["100,000,000", "99,000,000", "101,000,000", "102,000,000", "98,000,000"]
-    assert benchmark.of_ncu(ncu_output(times)) == pytest.approx([0.004512] * (len(benchmark.LOADS) - 1) + [100.0])
-    assert benchmark.of_ncu(ncu_output(["4.512"] * len(times), "usecond"))[0] == pytest.approx(0.004512)
+    read = benchmark.of_ncu(ncu_output(times))
+    assert read.times_ms == pytest.approx([0.004512] * (len(benchmark.LOADS) - 1) + [100.0])
+    assert read.clock_mhz == pytest.approx((1980, 1980))
+    read = benchmark.of_ncu(ncu_output(["4.512"] * len(times), "usecond", ("1.75", "Ghz")))
+    assert (read.times_ms[0], read.clock_mhz[0]) == (pytest.approx(0.004512), pytest.approx(1750))
 
 
 UNREADABLE = {
     "no right": ("==ERROR== ERR_NVGPUCTRPERM - no permission\n", "ERR_NVGPUCTRPERM"),
     "nothing": ("", "no table"),
-    "too few": (ncu_output(["1"]), "1 launches"),
+    "too few": (ncu_output(["1"]), "1 times and 1 clocks"),
 }
 
 
@@ -90,7 +94,8 @@ def found(benchmark: Any, ncu: bool) -> Any:
     times = [0.005 * 4**i for i in range(len(benchmark.LOADS))]
     rows = [{"cupti": t, "queued": t + 0.003, benchmark.LESS_FLOOR: t + 0.0005, "events": t + 0.01} for t in times]
     floors = {"queued": 0.0025, "events": None}
-    return benchmark.joined(rows, floors, times if ncu else None, [] if ncu else ["ncu (ncu is not installed)"])
+    told = benchmark.Ncu(times, (1755.2, 1980.0)) if ncu else None
+    return benchmark.joined(rows, floors, told, [] if ncu else ["ncu (ncu is not installed)"])
 
 
 @pytest.mark.parametrize("ncu", [True, False])
@@ -100,6 +105,7 @@ def test_the_table_says_who_agrees_and_what_is_missing(ncu: bool, benchmark: Any
     text = benchmark.markdown(agreement)
     assert "queued in 4 of 7, queued less its floor in 7 of 7, events in 3 of 7" in text
     assert ("cupti in 7 of 7" in text) is ncu
+    assert ("The clock under ncu was 1755 to 1980 MHz." in text) is ncu
     assert "reads: queued 2.50 µs." in text
     assert "| 2 × 8 MiB | 5.00 µs |" in text
     assert "8.00 µs (+60.0%) ≠" in text

@@ -6,6 +6,9 @@ import importlib
 import json
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +18,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import solbench
+from conftest import REPOSITORY, solbench
 
 from harness import corpus, machine, selftest
 from harness.catalog import Catalog
@@ -36,7 +39,7 @@ def found_on(device: str, entries: Sequence[Entry]) -> dict[str, Finding]:
     catalog, target = Catalog(), machine.target(device)
     jobs = selftest.jobs_by_default(target)
     setting = selftest.setting(catalog, target, jobs, repeat=1)
-    return {finding.entry.name: finding for finding in selftest.run(entries, setting, jobs)}
+    return {finding.entry.name: finding for finding in selftest.run(entries, setting)}
 
 
 def names(entries: Sequence[Entry], *, cheats: bool) -> list[str]:
@@ -304,8 +307,40 @@ def test_the_command_fails_for_a_miss_and_a_false_alarm(wrong_root: Path, tmp_pa
     assert (rows["k"]["verdict"], rows["k"]["found"], rows["k"]["kind"]) == ("missed", "PASSED", "cheat")
     assert (rows["h"]["verdict"], rows["h"]["expected"], rows["h"]["kind"]) == ("false alarm", ["PASSED"], "honest")
     assert "1 cheat: 1 missed. 1 honest kernel: 1 false alarm." in done.stderr
+    assert "] k: missed: " in done.stderr
+    assert "] h: false alarm: " in done.stderr
     assert "Returns outputs by name" in done.stderr or "Returns its outputs by name" in done.stderr
     assert os.listdir(tmp_path) == []
+
+
+def test_an_interrupted_command_shows_what_it_has_found(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "cli",
+        "selftest",
+        "-d",
+        "cpu",
+        "--jobs",
+        "1",
+        "-k",
+        "views",
+        "-k",
+        "hangs_with_children",
+    ]
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, cwd=tmp_path, env=variables, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        lines = [process.stderr.readline()]  # the one that hangs goes first
+        while not lines[-1].startswith("[1/2]"):
+            assert lines[-1], lines
+            lines.append(process.stderr.readline())
+        process.send_signal(signal.SIGTERM)
+        rest = process.stderr.read()
+    assert process.returncode == 130, rest
+    assert "1 cheat: 1 caught." in rest
+    assert "Traceback" not in rest
+    assert "Interrupted after 1 of 2." in rest
 
 
 def test_the_command_repeats_honest_kernels(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -85,7 +86,7 @@ class Harness:
     def start(self, protocol: str) -> Started:
         target = Target(torch.device("cpu"), "test device")
         chosen = Catalog(self.root).protocol(protocol)
-        return starting.start(self.kernel, target, chosen, len(self.sessions), 10.0, lambda: None)
+        return starting.start(self.kernel, target, chosen, len(self.sessions), 10.0, lambda: None, nullcontext())
 
 
 FLOORS = {
