@@ -240,9 +240,18 @@ def specialized_candidates() -> Iterator[Choice]:
         yield 4097, crossovers.ANY, Config(128, 128, False, *bands)
 
 
+def one_launch_candidates() -> Iterator[Choice]:
+    Config = kernel("one_launch").Config  # noqa: N806 -- a class
+    yield 257, crossovers.ANY, Config()
+    yield 257, crossovers.ANY, Config(x=4, weights=4)
+    yield 2049, crossovers.ANY, Config(256)
+    for bands in ((16, 16, 6), (4, 8, 4)):
+        yield 4097, crossovers.ANY, Config(128, *bands)
+
+
 def from_tables() -> list[Candidate]:
     """What the kernels' own tables hold."""
-    rungs = ("small", "grouped", "fused_epilogue", "warp_specialized")
+    rungs = ("small", "grouped", "fused_epilogue", "warp_specialized", "one_launch")
     return [candidate(rung, None, choice) for rung in rungs for choice in crossovers.in_table(kernel(rung).CONFIGS)]
 
 
@@ -256,6 +265,7 @@ def candidates() -> list[Candidate]:
         ("grouped", "first", first_candidates()),
         ("grouped", "second", second_candidates()),
         ("warp_specialized", None, specialized_candidates()),
+        ("one_launch", None, one_launch_candidates()),
     ):
         found += [candidate(rung, part, choice) for choice in some]
     return list({one.name: one for one in [*found, *from_tables()]}.values())

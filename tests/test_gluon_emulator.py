@@ -6,10 +6,12 @@ Each fault is put into the source of a kernel that is right, and must show as a 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import gluon_emulator
 import pytest
+import torch
 from conftest import REPOSITORY
 from dense_case import inputs, is_near
 from gluon_emulator import Emulation
@@ -43,6 +45,21 @@ FAULTS = {
 }  # fmt: skip
 
 
+ONE_LAUNCH = REPOSITORY / "kernels" / "moe_swiglu_backward" / "_ladder" / "one_launch"
+FAULTS_BETWEEN_PROGRAMS = {
+    "a tile is counted in before it is written": ("between_proxies(True)", "between_proxies(False)"),
+    "a tile of grad_x does not wait": ("wait_for(state + BY_ROW + row // _ROWS, 2 * across)", "pass"),
+    "a weight gradient does not wait": ("wait_for(state + WRITTEN, 2 * d_tiles)", "pass"),
+    "one warpgroup's half of the rows is enough": ("row // _ROWS, 2 * across", "row // _ROWS, across"),
+    "half of d is enough": ("WRITTEN, 2 * d_tiles", "WRITTEN, d_tiles"),
+    "a tile is counted in for another row": ("BY_ROW + row, 1", "BY_ROW + row + 1, 1"),
+    "counters are not set back": ("gl.store(state + i, 0)", "pass"),
+    "counters are set back too early": ("gl.num_programs(0) - 1:", "gl.num_programs(0) - 2:"),
+    "the last rows' counters are not set back": ("range(BY_ROW + down)", "range(BY_ROW + down - 1)"),
+    "tiles of d come last": ("tile = gl.program_id(0)\n", "tile = 50 - gl.program_id(0)\n"),
+}
+
+
 def is_right(folder: Path) -> bool:
     """In two calls, one after the other."""
     kernel = gluon_emulator.load(folder / "kernel.py")
@@ -57,12 +74,45 @@ def test_the_kernel_without_a_fault_is_right() -> None:
 def test_a_fault_shows(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gluon_emulator, "WAIT_S", 2.0)
     file, there, instead = FAULTS[fault]
-    for name in ("kernel", "warp_roles"):
-        source = (LADDER / f"{name}.py").read_text()
-        if name == file:
-            assert there in source
-            source = source.replace(there, instead)
-        (tmp_path / f"{name}.py").write_text(source)
+    with_fault(LADDER, ("kernel", "warp_roles"), file, there, instead, tmp_path)
     # What was not waited for is no tensor yet.
     with contextlib.suppress(Emulation, AttributeError):
         assert not is_right(tmp_path)
+
+
+def with_fault(folder: Path, names: Sequence[str], file: str, there: str, instead: str, place: Path) -> None:
+    for name in names:
+        source = (folder / f"{name}.py").read_text()
+        if name == file:
+            assert there in source
+            source = source.replace(there, instead)
+        (place / f"{name}.py").write_text(source)
+
+
+def is_right_in_one_launch(folder: Path) -> bool:
+    """In three calls, one after the other, of a kernel for the MoE workload, whose formula is the same."""
+    # So many programs that some begin with a tile that has to wait.
+    kernel = gluon_emulator.load(folder / "kernel.py", multiprocessors=40)
+    for seed in (1, 2, 3):
+        given = inputs(seed)
+        output, x, gate, up, silu, gate_weight, up_weight, down_weight = given
+        saved = (gate, torch.sigmoid(gate), silu, up, silu * up)
+        found = kernel.launch(
+            kernel.Config(d=2, x=1, weights=2), output, x, gate_weight, up_weight, down_weight, *saved
+        )
+        if not is_near(found, given):
+            return False
+    return not any(bool(state.any()) for state in kernel._states.values())
+
+
+def test_one_launch_without_a_fault_is_right() -> None:
+    assert is_right_in_one_launch(ONE_LAUNCH)
+
+
+@pytest.mark.parametrize("fault", FAULTS_BETWEEN_PROGRAMS)
+def test_a_fault_between_programs_shows(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gluon_emulator, "WAIT_S", 2.0)
+    names = ("kernel", "warp_roles", "warp_specialized")
+    with_fault(ONE_LAUNCH, names, "kernel", *FAULTS_BETWEEN_PROGRAMS[fault], tmp_path)
+    with contextlib.suppress(Emulation, AttributeError):
+        assert not is_right_in_one_launch(tmp_path)

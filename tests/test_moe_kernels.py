@@ -37,7 +37,7 @@ from triton_ladder import (  # noqa: F401 -- fixtures are used by name
 
 # Neither is a multiple of any tile, and both are of 8, as descriptors need.
 H, I = 200, 72  # noqa: E741 -- as in the formulas
-RUNGS = ("joined_products", "fused_epilogue", "grouped", "small", "warp_specialized", "clusters")
+RUNGS = ("joined_products", "fused_epilogue", "grouped", "small", "warp_specialized", "one_launch", "clusters")
 TOKENS = (1, 2, 3, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 200)
 
 
@@ -240,7 +240,7 @@ def test_clusters_leave_to_pytorch_what_they_cannot_copy_or_hold(why: str) -> No
     assert_right(rung("clusters").run(*inputs), inputs)
 
 
-@pytest.mark.parametrize("name", ["small", "grouped", "fused_epilogue", "warp_specialized"])
+@pytest.mark.parametrize("name", ["small", "grouped", "fused_epilogue", "warp_specialized", "one_launch"])
 def test_tables_rise_and_have_no_gap(name: str) -> None:
     table = rung(name).CONFIGS
     limits = [most for most, _ in table]
@@ -262,6 +262,7 @@ def test_every_configuration_compiles_for_hopper_and_spills_nothing(tmp_path: Pa
         "second_launch",
         "d_and_swiglu_backward",
         "rest_launch",
+        "all_in_one",
     }
     two = ("grouped", "warp_specialized")
     assert len(found) == sum(2 if one.rung in two else 1 for one in benchmark().from_tables())

@@ -1,0 +1,1 @@
+../../_warp_roles.py

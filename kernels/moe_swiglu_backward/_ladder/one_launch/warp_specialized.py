@@ -1,0 +1,1 @@
+../../warp_specialized/kernel.py
