@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import random
+import subprocess
+import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -202,3 +205,60 @@ def test_the_public_protocol_is_refused_on_the_cpu(toy_root: Path) -> None:
     done = solbench(*command, "--root", str(toy_root), cwd=toy_root)
     assert done.returncode == 2
     assert "times with CUPTI and the device is the CPU" in done.stderr
+
+
+# --- the table in docs/measuring.md ---------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def table() -> Any:
+    folder = REPOSITORY / "benchmarks"
+    spec = importlib.util.spec_from_file_location("noise_table", folder / "noise_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("tokens", "spread", "agrees"), [(16, 0.018, True), (16, 0.022, False), (128, 0.018, False), (128, 0.008, True)]
+)
+def test_few_tokens_may_lie_two_percent_apart_and_others_one(
+    tokens: int, spread: float, agrees: bool, table: Any
+) -> None:
+    records = [replace(record, axes={"T": tokens}) for record in processes(1.0, 1.0, 1.0 + spread, within=0.0)]
+    text = table.tables(records)
+    assert f"{int(agrees)} of 1 cases agree" in text
+    assert ("≠" in text) is not agrees
+
+
+def test_the_table_keeps_what_it_was_made_of(table: Any, tmp_path: Path) -> None:
+    timings = {"queued": {"samples_ms": [1.0, 1.0], "median_ms": 1.0, "floor_ms": 0.003, "gpu": None}}
+    file = tmp_path / "noise.jsonl"
+    for record in processes(1.0, 1.0):
+        store.append(file, replace(record, timings=timings))
+    document = tmp_path / "document.md"
+    document.write_text("<!-- noise -->\n<!-- end of noise -->\n")
+    command = [sys.executable, str(REPOSITORY / "benchmarks" / "noise_table.py"), str(file)]
+    done = subprocess.run(
+        [*command, "--json", str(tmp_path / "kept.json"), "--write", str(document)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    kept = json.loads((tmp_path / "kept.json").read_text())
+    assert kept == {"w": {"k": {"t1": {"median_ms": [1.0, 1.0], "floor_ms": [0.003, 0.003]}}}}
+    assert done.stdout.strip() in document.read_text()
+    file.write_text("{\n")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert str(file) in done.stderr
+
+
+def test_the_document_has_the_noise_tables_marks() -> None:
+    text = (REPOSITORY / "docs" / "measuring.md").read_text()
+    assert "<!-- noise -->" in text
+    assert "<!-- end of noise -->" in text
