@@ -24,11 +24,14 @@ _OURS = re.compile(r"(index|(workloads|records)/[a-z0-9_-]+)\.(html|json)")
 
 
 def results_files(catalog: Catalog) -> list[Path]:
-    """The results files of the catalogue's roots; of two with the same place, the first root's."""
+    """The results files of the catalogue's roots but for baselines; of two with the same place, the first root's."""
     found: dict[Path, Path] = {}
     for root in catalog.roots:
-        for path in sorted((root / "results").glob("*/*.jsonl")):
-            found.setdefault(path.relative_to(root), path)
+        results = root / "results"
+        for path in sorted([*results.glob("*/*.jsonl"), *results.glob("*/*/*.jsonl")]):
+            place = path.relative_to(results)
+            if place.parts[0] != "baselines":
+                found.setdefault(place, path)
     return list(found.values())
 
 

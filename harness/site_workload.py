@@ -103,7 +103,8 @@ def headline(known: Known) -> list[Fact]:
         first = board.rows[0]
         score = "" if first.score is None else f" · {cells(board, first)['% SOL']}% SOL"
         what = f"{format_ms(first.latency_ms)}{score} · {first.implementation or 'unnamed'}"
-        facts.append((f"Fastest {first.trust.value} on {board.hardware}", what))
+        how = "" if board.published else f", {board.basis.partition(',')[0]}"  # a device may have boards of several
+        facts.append((f"Fastest {first.trust.value} on {board.hardware}{how}", what))
     return facts
 
 

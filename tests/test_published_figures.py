@@ -13,11 +13,13 @@ from harness.catalog import Catalog
 from harness.records import Status
 from harness.report import markdown
 
-FILES = sorted((REPOSITORY / "results").glob("*/*.jsonl"))
+RESULTS = REPOSITORY / "results"
+FILES = sorted(path for path in RESULTS.rglob("*.jsonl") if "baselines" not in path.parts)
+NAMES = [str(path.relative_to(RESULTS).with_suffix("")) for path in FILES]
 CATALOG = Catalog(REPOSITORY)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_committed_records_are_whole_and_passed(path: Path) -> None:
     records, bad = store.read(path)
     assert bad == []
@@ -31,7 +33,7 @@ def test_committed_records_are_whole_and_passed(path: Path) -> None:
             assert timing["iterations"] == len(timing["samples_ms"]) >= 10
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_committed_records_are_of_the_sources_in_this_tree(path: Path) -> None:
     workload = CATALOG.workload(path.stem)
     for record in store.read(path)[0]:
@@ -41,12 +43,21 @@ def test_committed_records_are_of_the_sources_in_this_tree(path: Path) -> None:
         assert record.kernel_sha256 == kernel.sha256, f"{record.kernel} changed: measure again"
 
 
-def test_the_readme_shows_what_report_makes_of_the_records() -> None:
-    folder = REPOSITORY / "results" / "nvidia_h200"
-    records, _ = figures.read(folder / f"{name}_swiglu_backward.jsonl" for name in ("moe", "dense"))
-    readme = (REPOSITORY / "README.md").read_text()
+@pytest.mark.parametrize(
+    ("document", "folder"), [("README.md", "nvidia_h200"), ("results/README.md", "nvidia_h200/sol-execbench-v1.1")]
+)
+def test_a_readme_shows_what_report_makes_of_the_records(document: str, folder: str) -> None:
+    files = [RESULTS / folder / f"{name}_swiglu_backward.jsonl" for name in ("moe", "dense")]
+    records, _ = figures.read(files)
+    readme = (REPOSITORY / document).read_text()
     shown = readme.partition("<!-- report -->\n")[2].partition("<!-- end of report -->")[0]
     assert shown.strip() == markdown(figures.with_baselines(records)).strip()
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_committed_records_lie_where_their_protocol_says(path: Path) -> None:
+    protocols = {record.protocol for record in store.read(path)[0]}
+    assert protocols == ({"queued"} if path.parent.parent == RESULTS else {path.parent.name})
 
 
 def test_committed_records_name_no_place_of_the_machine_that_made_them() -> None:

@@ -26,7 +26,7 @@ from harness.records import Record, Status
 from harness.terminal import terminal
 from harness.text import one_line
 
-RESULTS = sorted((REPOSITORY / "results").glob("*/*.jsonl"))
+RESULTS = sorted((REPOSITORY / "results").glob("**/*.jsonl"))
 FULL = store.read(REPOSITORY / "tests" / "data" / "records_schema_1.jsonl")[0][0]
 FORMS = ("table", "markdown", "csv", "json", "html")
 

@@ -29,7 +29,7 @@ from harness.site_records import gather
 from harness.stats import geometric_mean
 from harness.text import format_ms, one_line
 
-RESULTS = sorted((REPOSITORY / "results").glob("*/*.jsonl"))
+RESULTS = site.results_files(Catalog(REPOSITORY))
 CATALOG = Catalog(REPOSITORY)
 MOE = store.read(REPOSITORY / "results" / "nvidia_h200" / "moe_swiglu_backward.jsonl")[0]
 MADE = datetime(2026, 12, 1, tzinfo=UTC)
@@ -301,7 +301,7 @@ def test_the_boards_are_those_of_the_leaderboard(name: str, pages: dict[str, Pag
     boards: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for row in rows:
         boards.setdefault((row["hardware"], row["basis"]), []).append(row)
-    assert len(boards) == 2
+    assert len(boards) == 1 + len(files)  # the published one, and one for each device and protocol
     assert "not ranked against each other" in page.text
     for index, ((hardware, basis), members) in enumerate(boards.items()):
         shown = page.rows(f"board-{index}")
@@ -371,7 +371,7 @@ def test_the_comparison_has_every_measured_figure(pages: dict[str, Page]) -> Non
     page = pages["workloads/moe_swiglu_backward"]
     shown = page.tables["group-0-cases"][0]
     numbers = dict(zip([row[0] for row in page.tables["group-0-cases"]], page.numbers["group-0-cases"], strict=True))
-    measured = page.data["measurements"]
+    measured = [figures for figures in page.data["measurements"] if figures["protocol"] == "queued"]
     assert len(measured) == len(MOE)
     for figures in measured:
         assert numbers[figures["case"]][shown.index(figures["kernel"])] == figures["latency_ms"]
@@ -398,7 +398,7 @@ def test_a_workload_says_what_is_asked_and_how_it_is_decided(pages: dict[str, Pa
 def test_drawings_show_kernels_beside_bound_baseline_and_record(pages: dict[str, Page]) -> None:
     for name, record in (("moe", "42.20 µs"), ("dense", "14.80 ms")):
         page = pages[f"workloads/{name}_swiglu_backward"]
-        assert page.count["figure"] == 2
+        assert page.count["figure"] == 2 * len([path for path in RESULTS if path.stem.startswith(name)])
         for part in ("eager (baseline)", "fused_pointwise", "bound, NVIDIA H200", "published baseline, NVIDIA B200",
                      "published bound, NVIDIA B200", f"published record, mean of all cases: {record}",
                      "datasheet peaks, NVIDIA H200", "it is not ranked against"):  # fmt: skip
@@ -412,12 +412,13 @@ def test_the_index_counts_what_there_is(pages: dict[str, Page]) -> None:
     assert index.data["devices"] == ["NVIDIA H200"]
     assert index.data["made"] in index.text
     assert len(index.rows("sets")) == len([path for path in pages if path.startswith("records/")])
-    kernels = {(record.workload, record.kernel) for path in RESULTS for record in store.read(path)[0]}
-    assert len(index.rows("sets")) == len(kernels)
+    records = [record for path in RESULTS for record in store.read(path)[0]]
+    assert len(index.rows("sets")) == len({(record.workload, record.kernel, record.protocol) for record in records})
 
 
 def test_a_measured_kernel_has_a_page_with_all_that_is_known(pages: dict[str, Page]) -> None:
-    (page,) = (page for path, page in pages.items() if path.startswith("records/moe_swiglu_backward-fused_pointwise"))
+    name = "records/moe_swiglu_backward-fused_pointwise-nvidia_h200-queued"
+    (page,) = (page for path, page in pages.items() if path.startswith(name))
     records = copies("fused_pointwise")
     means = [geometric_mean([r.latency_ms or 0 for r in copies(name)]) for name in {r.kernel for r in MOE}]
     rank = 1 + sum(mean < geometric_mean([r.latency_ms or 0 for r in records]) for mean in means)
@@ -540,6 +541,17 @@ def test_results_are_found_in_the_catalogue_where_none_are_named(toy_root: Path,
     assert solbench("site", "-o", "out", "--root", str(toy_root), cwd=tmp_path).returncode == 0
     page = Page(tmp_path / "out" / "workloads" / "toy.html")
     assert [row["kernel"] for row in page.rows("group-0-kernels")] == ["k"]
+
+
+def test_results_of_every_protocol_are_found_and_baselines_are_not(toy_root: Path) -> None:
+    for place in ("device/a.jsonl", "device/host/a.jsonl", "baselines/device/main.jsonl", "published/b.yaml"):
+        (toy_root / "results" / place).parent.mkdir(parents=True, exist_ok=True)
+        (toy_root / "results" / place).write_text("")
+    found = [path for path in site.results_files(Catalog(toy_root)) if path.is_relative_to(toy_root)]
+    assert [path.relative_to(toy_root).as_posix() for path in found] == [
+        "results/device/a.jsonl",
+        "results/device/host/a.jsonl",
+    ]
 
 
 def test_a_workload_of_ones_own_has_a_page_without_published_figures(toy_root: Path, tmp_path: Path) -> None:
