@@ -353,7 +353,9 @@ class Evaluation:
         doubts = 0
         while True:
             taken = sampler.take()
-            problem = implausible(taken, self.device.type, self.wide_ms, started.empty_ms, output_bytes)
+            problem = implausible(
+                taken, self.caller.backend, self.device.type, self.wide_ms, started.empty_ms, output_bytes
+            )
             doubts += problem is not None
             if problem is None or doubts == TRIES:
                 return taken, doubts, problem

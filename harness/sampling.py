@@ -163,15 +163,20 @@ class Sampler:
 
 
 def implausible(
-    taken: Taken, device_type: str, wide_ms: Sequence[float], empty_ms: float | None, output_bytes: int
+    taken: Taken,
+    backend: str,
+    device_type: str,
+    wide_ms: Sequence[float],
+    empty_ms: float | None,
+    output_bytes: int,
 ) -> Verdict | None:
-    """Why the samples cannot be believed, if so."""
+    """Why the samples of a backend cannot be believed, if so."""
     samples_ms, held = taken.samples_ms, bool(taken.calls[0].held)
     if bad := [t for t in samples_ms if not 0 < t < float("inf")]:
         return Verdict(Status.RUNTIME_ERROR, f"a call was timed at {bad[0]} ms, which is no time")
     seen = [(call.time_ms, call.judged) for call in taken.calls if call.judged is not None]
     claimed = [time_ms for time_ms, _ in seen]
-    slack = plausibility.HELD if held else plausibility.OPEN[device_type]
+    slack = plausibility.slack_of(backend, held, device_type)
     problem = plausibility.claims_problem(claimed, [judged.ended_ms for _, judged in seen], slack)
     if problem is None:
         # The end of the call is marked by the worker; that of the copy of its outputs cannot be early.

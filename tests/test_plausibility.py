@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from harness.plausibility import HELD, OPEN, claims_problem, empty_problem, wide_problem
+from harness.plausibility import HELD, OPEN, SPAN, Slack, claims_problem, empty_problem, slack_of, wide_problem
 
 TRUE_MS = [0.100, 0.101, 0.099, 0.102, 0.100, 0.098, 0.100, 0.103, 0.101, 0.100]
 
@@ -23,6 +23,8 @@ CLAIMS = {
                                                HELD, False),
     "less than the slack": ([t - 0.015 for t in TRUE_MS], TRUE_MS, HELD, False),
     "a tenth on the CPU": ([1.0] * 5, [10.0] * 5, OPEN["cpu"], True),
+    "the host prepares a launch for longer than it runs": ([0.226] * 5, [0.95] * 5, SPAN, False),
+    "a tenth of a span of milliseconds": ([1.0] * 5, [10.0] * 5, SPAN, True),
     "nothing was seen": ([], [], HELD, False),
 }  # fmt: skip
 
@@ -33,6 +35,20 @@ def test_a_claim_shorter_than_the_judges_clock_is_a_problem(kind: str) -> None:
     problem = claims_problem(claimed, judged, slack)
     assert (problem is not None) == is_problem
     assert problem is None or "the judge's own clock" in problem
+
+
+@pytest.mark.parametrize(
+    ("backend", "held", "device", "slack"),
+    [
+        ("queued", True, "cuda", HELD),
+        ("queued", False, "cuda", OPEN["cuda"]),
+        ("events", False, "cuda", OPEN["cuda"]),
+        ("cupti", False, "cuda", SPAN),
+        ("host", False, "cpu", OPEN["cpu"]),
+    ],
+)
+def test_what_a_backend_leaves_out_is_allowed_for(backend: str, held: bool, device: str, slack: Slack) -> None:
+    assert slack_of(backend, held, device) == slack
 
 
 @pytest.mark.parametrize("factor", [0.9, 0.7, 0.5, 0.1])

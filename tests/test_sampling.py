@@ -124,12 +124,12 @@ BELIEF = {
 @pytest.mark.parametrize("kind", BELIEF)
 def test_samples_are_believed_or_not(kind: str) -> None:
     calls, wide_ms, empty_ms, status, part = BELIEF[kind]
-    found = implausible(Taken(calls, 10, "samples", [None] * 10, None), "cuda", wide_ms, empty_ms, 10**6)
+    found = implausible(Taken(calls, 10, "samples", [None] * 10, None), "queued", "cuda", wide_ms, empty_ms, 10**6)
     assert (found and found.status) is status
     assert part is None or part in ((found and found.reason) or "")
 
 
 def test_the_mark_behind_the_copy_bounds_a_forged_end() -> None:
     forged = [Call(0.01, True, False, Passage(0.01, 0.1), FACTS)] * 10
-    found = implausible(Taken(forged, 10, "samples", [None] * 10, None), "cuda", [], 0.001, 10**6)
+    found = implausible(Taken(forged, 10, "samples", [None] * 10, None), "queued", "cuda", [], 0.001, 10**6)
     assert found is not None and found.status is Status.REWARD_HACK
