@@ -23,7 +23,8 @@ from documents import write_between_marks  # noqa: E402
 
 from harness import noise, store  # noqa: E402
 from harness.catalog import gate_policy  # noqa: E402
-from harness.compare import Criteria  # noqa: E402
+from harness.compare import Criteria, NotComparable  # noqa: E402
+from harness.errors import InputError  # noqa: E402
 from harness.noise import CaseNoise  # noqa: E402
 from harness.records import Record  # noqa: E402
 from harness.text import ABSENT, format_ms, format_share, markdown_table  # noqa: E402
@@ -33,6 +34,14 @@ HEADINGS = ("case", "processes", "median", "spread", "95% of them", "within a pr
 # How near medians of separate processes are to be: launches take most of the time of a few tokens.
 AGREED, AGREED_FOR_FEW = 0.01, 0.02
 FEW_TOKENS = 128
+
+
+def whole(file: Path) -> list[Record]:
+    """The records of a file. Raises `InputError` for one without any, and for a line that is none."""
+    records, bad = store.read(file)
+    if bad or not records:
+        raise InputError(str(file), str(bad[0]) if bad else "holds no records", "give what solbench noise -o wrote")
+    return records
 
 
 def agreed(record: Record) -> float:
@@ -84,13 +93,11 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="keep the processes' medians and floors in this file")
     parser.add_argument("--write", type=Path, help="put the tables between the marks of this file")
     options = parser.parse_args()
-    records: list[Record] = []
-    for file in options.files:
-        some, bad = store.read(file)
-        if bad or not some:
-            raise SystemExit(f"{file}: {bad[0] if bad else 'holds no records'}")
-        records += some
-    text = tables(records)
+    try:
+        records = [record for file in options.files for record in whole(file)]
+        text = tables(records)
+    except (InputError, NotComparable) as error:
+        parser.error(str(error))  # exit code 2
     print(text)
     if options.json:
         options.json.write_text(json.dumps(medians(records), indent=1) + "\n")
