@@ -22,20 +22,18 @@ from harness.starting import Started
 class FakeGate:
     descriptor = 0
 
-    def __init__(self, device: torch.device) -> None:
-        self.closed = False
+    def __init__(self, device: torch.device) -> None: ...
 
     def handed_over(self) -> None: ...
 
-    def close(self) -> None:
-        self.closed = True
+    def close(self) -> None: ...
 
 
 class FakeSession:
     """Answers as a worker with a given floor would; a worker without one fails where it says."""
 
     def __init__(self, answer: float | str) -> None:
-        self.answer, self.asked, self.closers = answer, list[str](), list[Any]()
+        self.answer, self.asked = answer, list[str]()
         self.is_open = True
 
     def __enter__(self) -> FakeSession:
@@ -49,8 +47,7 @@ class FakeSession:
 
     def allow(self, seconds: float) -> None: ...
 
-    def on_close(self, action: Any) -> None:
-        self.closers.append(action)
+    def on_close(self, action: Any) -> None: ...
 
     def tell(self, message: Message) -> None:
         self.asked.append(message["op"])
