@@ -4,9 +4,9 @@
 
 One kernel streams through a buffer, from once through a small one to hundreds of times through a large one, which
 takes from a few microseconds to about 100 ms and hardly depends on the SM clock. Each reading is taken with a cold
-cache. Nsight Compute (`ncu`, where it is installed and may be used) measures the same launches in another process,
-with clocks as they are. The table goes to stdout; `--write` puts it between the marks of a document. What
-`--json` wrote can be shown `--again` on any machine.
+cache, made cold in the same way for all. Nsight Compute (`ncu`, where it is installed and may be used) measures the
+same launches in another process, with clocks as they are. The table goes to stdout; `--write` puts it between the marks
+of a document. What `--json` wrote can be shown `--again` on any machine.
 """
 
 from __future__ import annotations
@@ -177,11 +177,15 @@ def measured() -> tuple[list[dict[str, float]], dict[str, float | None], str | N
 
 def for_ncu() -> None:
     """What runs under `ncu`: the same launches, in order."""
+    from harness import cache
+
     programs = 8 * torch.cuda.get_device_properties(0).multi_processor_count
+    flush = cache.flusher(torch.device("cuda", 0), "read", 4)
     for load in LOADS:
         call = load.call(programs)
         for _ in range(NCU_LAUNCHES):
             torch.cuda._sleep(RAISING_CYCLES)
+            flush()
             call()
         torch.cuda.synchronize()
 
@@ -199,7 +203,9 @@ def by_ncu() -> tuple[Ncu | None, str | None]:
     ncu = shutil.which("ncu") or next(map(str, Path("/usr/local").glob("cuda*/bin/ncu")), None)
     if ncu is None:
         return None, "ncu is not installed"
-    command = [ncu, "--clock-control", "none", "--metrics", f"{NCU_TIME},{NCU_CLOCK}", "--print-units", "base", "--csv"]
+    # The launches before make the cache cold, as for the backends; ncu's own way empties every cache there is.
+    command = [ncu, "--clock-control", "none", "--cache-control", "none"]
+    command += ["--metrics", f"{NCU_TIME},{NCU_CLOCK}", "--print-units", "base", "--csv"]
     command += ["--kernel-name", "regex:stream_through", sys.executable, str(Path(__file__).resolve()), "--one-kernel"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True

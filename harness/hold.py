@@ -16,6 +16,7 @@ import ctypes
 import mmap
 import os
 import time
+import weakref
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,8 @@ class Passage:
 
 
 class _Page:
+    """The page in this process. When nobody has it any more, the GPU lets go of it: its address may be mapped anew."""
+
     def __init__(self, descriptor: int) -> None:
         self._map = mmap.mmap(descriptor, _PAGE)
         self.words = (ctypes.c_uint32 * 3).from_buffer(self._map)
@@ -49,12 +52,14 @@ class _Page:
     def on_device(self) -> int:
         """The address of the first word for the GPU."""
         driver.call("cuMemHostRegister_v2", self._host, ctypes.c_size_t(_PAGE), _REGISTER_MAPPED)
+        self._let_go = weakref.finalize(self, driver.call, "cuMemHostUnregister", self._host)
+        self._let_go.atexit = False  # the driver goes first
         address = ctypes.c_uint64()
         driver.call("cuMemHostGetDevicePointer_v2", ctypes.byref(address), self._host, 0)
         return address.value
 
     def close(self) -> None:
-        driver.call("cuMemHostUnregister", self._host)
+        self._let_go()
 
 
 class Gate:

@@ -12,7 +12,7 @@ from conftest import HONEST, Quiet, RunKernels
 
 from harness import judge, machine, timing
 from harness.catalog import Catalog
-from harness.hold import Gate
+from harness.hold import Gate, HeldQueue
 from harness.inputs import fill, load_reference
 from harness.judge import compare
 from harness.records import Status
@@ -145,6 +145,14 @@ def test_a_timer_on_the_device_has_a_floor() -> None:
     assert 0 < held.empty_ms < held.floor_ms() <= floor_ms
     gate.handed_over()
     gate.close()
+
+
+def test_a_page_that_nobody_has_any_more_is_let_go() -> None:
+    """Addresses come back: one that the driver still held could not be registered again."""
+    for _ in range(50):
+        gate = Gate(CUDA)
+        HeldQueue(os.dup(gate.descriptor))
+        gate.handed_over()
 
 
 def test_dense_offsets_past_32_bits_are_right_at_full_size() -> None:

@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 
-from harness import arena, timing
+from harness import arena, hold, timing
 from harness.arena import SHIFT_BYTES, SHIFTS, Layout
 from harness.spec import Tensor
 
@@ -63,3 +63,19 @@ def test_every_call_finds_its_inputs_elsewhere_and_aligned() -> None:
     last_input_end = max(t.data_ptr() + t.nbytes for t in memory.inputs(INPUTS, SHIFTS - 1))
     assert last_input_end <= memory.outputs(OUTPUTS)[0].data_ptr()
     memory.close()
+
+
+def test_the_gpu_lets_go_of_a_page_before_its_address_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    monkeypatch.setattr(hold.driver, "call", lambda name, *arguments: calls.append(name))
+    for close in (True, False):
+        descriptor = os.memfd_create("page")
+        os.ftruncate(descriptor, hold._PAGE)
+        page = hold._Page(descriptor)
+        page.on_device()
+        if close:
+            page.close()
+        del page
+        os.close(descriptor)
+        assert calls == ["cuMemHostRegister_v2", "cuMemHostGetDevicePointer_v2", "cuMemHostUnregister"], close
+        calls.clear()
