@@ -483,7 +483,8 @@ def recorded(module: ModuleType) -> Iterator[list[tuple[Any, dict[str, Any], dic
 TYPES = {torch.bfloat16: "bf16", torch.float32: "fp32", torch.int32: "i32"}
 
 
-def compiled_launch(name: str, function: Any, arguments: dict[str, Any], options: dict[str, Any]) -> Compiled:
+def compiled_for_hopper(function: Any, arguments: dict[str, Any], options: dict[str, Any]) -> Any:
+    """What Triton makes of a launch with these arguments for sm_90, on any machine."""
     signature: dict[str, str] = {}
     constants: dict[tuple[int], Any] = {}
     attributes: dict[tuple[int], list[list[Any]]] = {}
@@ -500,7 +501,11 @@ def compiled_launch(name: str, function: Any, arguments: dict[str, Any], options
             layout = f",{value.layout!r}" if function.is_gluon() else ""
             signature[parameter.name] = f"tensordesc<bf16{list(value.block_shape)}{layout}>"
     source = (GluonASTSource if function.is_gluon() else ASTSource)(function, signature, constants, attributes)
-    built = triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options=options)
+
+
+def compiled_launch(name: str, function: Any, arguments: dict[str, Any], options: dict[str, Any]) -> Compiled:
+    built = compiled_for_hopper(function, arguments, options)
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(built.asm["cubin"])
         file.flush()

@@ -68,22 +68,26 @@ class Candidate(crossovers.Candidate):
         output, x, gate_weight, up_weight, down_weight, *saved = inputs
         match self.part:
             case "first":
-                return module.first(
-                    self.config, early, output, down_weight, *saved, scratch.both, scratch.grad_down_weight
+                return module.in_a_row(
+                    module.first(
+                        self.config, early, output, down_weight, *saved, scratch.both, scratch.grad_down_weight
+                    )
                 )
             case "second":
-                return module.second(
-                    self.config,
-                    early,
-                    output,
-                    x,
-                    gate_weight,
-                    up_weight,
-                    saved[-1],
-                    scratch.both,
-                    scratch.grad_x,
-                    scratch.grad_weights,
-                    scratch.grad_down_weight,
+                return module.in_a_row(
+                    module.second(
+                        self.config,
+                        early,
+                        output,
+                        x,
+                        gate_weight,
+                        up_weight,
+                        saved[-1],
+                        scratch.both,
+                        scratch.grad_x,
+                        scratch.grad_weights,
+                        scratch.grad_down_weight,
+                    )
                 )
             case _:
                 return module.run(*inputs) if self.config is None else module.launch(self.config, *inputs)

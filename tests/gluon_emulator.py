@@ -489,9 +489,10 @@ HOPPER = _names(
     warpgroup_mma_wait=_multiply_wait,
 )
 GLUON = _names(jit=_jit, language=LANGUAGE)
-TRITON = _names(cdiv=_cdiv, experimental=_names(gluon=GLUON))
+TRITON = _names(cdiv=_cdiv, experimental=_names(gluon=GLUON), __version__="emulated")
 MODULES = {
     "triton": TRITON,
+    "triton.compiler": _names(CompiledKernel=None),  # nothing is compiled
     "triton.experimental": TRITON.experimental,
     "triton.experimental.gluon": GLUON,
     "triton.experimental.gluon.language": LANGUAGE,

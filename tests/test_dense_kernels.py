@@ -384,7 +384,7 @@ def assert_right_in_places(found: Any, inputs: list[torch.Tensor]) -> None:
 
 
 @pytest.mark.parametrize("name", FULL)
-@pytest.mark.parametrize("tokens", [128, 333, 1000])
+@pytest.mark.parametrize("tokens", [1, 128, 130, 333, 700, 1000, 2500, 5001])
 def test_a_rung_is_right_at_full_size(name: str, tokens: int) -> None:
     inputs = made(as_the_workload, tokens, FULL_H, FULL_I)
     assert_right_in_places(rung(name).run(*inputs), inputs)

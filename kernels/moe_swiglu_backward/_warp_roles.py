@@ -13,6 +13,7 @@ launch that makes d, with the SwiGLU backward behind it, is each rung's own.
 import torch
 import triton
 import triton.experimental.gluon.language as gl
+from prepared_launch import Request
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import (
     fence_async_shared,
@@ -27,6 +28,7 @@ from triton.language.extra.cuda import gdc_wait
 ROWS, DEPTH = 128, 64
 # Rows that a warpgroup has of a tile, and how many columns of them go through shared memory at a time.
 SHARE, CHUNK = 64, 64
+WARPS = 4  # of the partition that begins, which is the first warpgroup
 SWIZZLED = gl.NVMMASharedLayout(swizzle_byte_width=128, element_bitwidth=16, rank=2)
 
 # The same for the compiler.
@@ -194,7 +196,11 @@ def turns_of_tiles():
 
 @gluon.jit
 def upcoming(counter):
-    """The tile after those that any program has taken."""
+    """The tile after those that any program has taken.
+
+    A program asks when it has asked for all that its own tile needs: a stage or more of that is still to come, so that
+    the answer is there in time, and no program holds a tile that another one is free for.
+    """
     return gl.num_programs(0) + gl.atomic_add(counter, 1, sem="relaxed")
 
 
@@ -239,7 +245,6 @@ def load_rest(
         gl.store(other, 0)
     tile = gl.program_id(0)
     while tile < tiles:
-        next_tile = upcoming(counter)
         if (tile >= begin_x) & (tile < begin_x + x_tiles):
             row, column = place(tile - begin_x, down_x, across_x, X_BAND, b.shape[2])
             stage, phase = load_product(
@@ -254,6 +259,7 @@ def load_rest(
             stage, phase = load_product(
                 True, grad_output, product, row, column, tokens, a, b, full, empty, stage, phase
             )
+        next_tile = upcoming(counter)
         slot, slot_phase = tell(next_tile, turns, slot, slot_phase)
         tile = next_tile
 
@@ -357,7 +363,7 @@ def programs(device: torch.device, tiles: int) -> int:
 def rest(
     grad_output, x, gate_weight, up_weight, both, product, counters, grad_x, grad_weights, grad_down_weight,
     columns, x_band, band,
-):  # fmt: skip
+) -> Request:  # fmt: skip
     """grad_x [T, H], grad_weights [2I, H] and grad_down_weight [H, I] from both [T, 2I] and product [T, I].
 
     product: what grad_output.T is multiplied by; None where grad_down_weight is there already. counters: two int32;
@@ -375,11 +381,11 @@ def rest(
         begins = (0, tiles_x, tiles_x + tiles_sums)
     else:
         begins = (tiles_sums + tiles_last, 0, tiles_sums)
-    rest_launch[(programs(x.device, tiles_x + tiles_sums + tiles_last),)](
+    arguments = (
         piece(both[:, :inner]), piece(both[:, inner:]), wide(gate_weight, columns), wide(up_weight, columns),
         piece(grad_x), piece(both), wide(x, columns), piece(grad_weights),
         piece(grad_output), wide(x if product is None else product, columns), piece(grad_down_weight),
         counters[1:], counters[:1], down_x, across_x, down_sums, down_last, across_last, *begins, inner, tokens,
-        x_band, band, columns,
-        num_warps=4, launch_pdl=True,
     )  # fmt: skip
+    count = programs(x.device, tiles_x + tiles_sums + tiles_last)
+    return Request(rest_launch, count, arguments, (x_band, band, columns), WARPS, early=True)

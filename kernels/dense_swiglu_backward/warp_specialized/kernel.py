@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import triton
 import triton.experimental.gluon.language as gl
+from prepared_launch import Request, in_a_row
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents
@@ -23,6 +24,7 @@ from warp_roles import (
     DEPTH,
     ROWS,
     SHARE,
+    WARPS,
     after,
     barriers,
     begin,
@@ -154,15 +156,16 @@ def choose(tokens: int) -> Config:
     return next(config for most, config in CONFIGS if most is None or tokens <= most)
 
 
-def first(config, grad_output, down_weight, gate, up, activated, both, product, counters):
+def first(config, grad_output, down_weight, gate, up, activated, both, product, counters) -> Request:
     """All but down_weight [H, I] are [T, columns]; writes both [T, 2I] and product [T, I], and zero to counters[1]."""
     tokens, inner = gate.shape
     down, across = triton.cdiv(tokens, ROWS), triton.cdiv(inner, COLUMNS)
-    first_launch[(programs(gate.device, down * across),)](
+    arguments = (
         piece(grad_output), wide(down_weight, COLUMNS), piece(gate), piece(up), piece(activated),
         piece(both[:, :inner]), piece(both[:, inner:]), piece(product),
-        counters[1:], down, across, grad_output.shape[1], config.d, num_warps=4,
+        counters[1:], down, across, grad_output.shape[1],
     )  # fmt: skip
+    return Request(first_launch, programs(gate.device, down * across), arguments, (config.d,), WARPS)
 
 
 def launch(config, grad_output, x, gate_output, up_output, activated_gate, gate_weight, up_weight, down_weight):
@@ -173,10 +176,12 @@ def launch(config, grad_output, x, gate_output, up_output, activated_gate, gate_
     counts = counters(x.device)
     grad_x, grad_weights = tokens.new_empty(len(tokens), hidden), tokens.new_empty(2 * inner, hidden)
     grad_down_weight = tokens.new_empty(hidden, inner)
-    first(config, output, down_weight, gate, up, activated, both, product, counts)
-    rest(
-        output, tokens, gate_weight, up_weight, both, product, counts, grad_x, grad_weights, grad_down_weight,
-        COLUMNS, config.x, config.weights,
+    in_a_row(
+        first(config, output, down_weight, gate, up, activated, both, product, counts),
+        rest(
+            output, tokens, gate_weight, up_weight, both, product, counts, grad_x, grad_weights, grad_down_weight,
+            COLUMNS, config.x, config.weights,
+        ),
     )  # fmt: skip
     grad_gate_weight, grad_up_weight = grad_weights.split(inner)
     return grad_x.view(x.shape), grad_gate_weight, grad_up_weight, grad_down_weight

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.language as tl
+from prepared_launch import Request, in_a_row
 from tiles import (
     Tile,
     let_the_next_begin,
@@ -244,41 +245,45 @@ def tiles(tile: Tile, rows: int, columns: int) -> int:
     return triton.cdiv(rows, tile.rows) * triton.cdiv(columns, tile.columns)
 
 
-def first(config, early, grad_output, down_weight, gate, sigmoid, silu, up, intermediate, both, grad_down_weight):
+def first(
+    config, early, grad_output, down_weight, gate, sigmoid, silu, up, intermediate, both, grad_down_weight
+) -> Request:
     tokens, columns = gate.shape
     hidden = grad_output.shape[1]
     d, tma = config.d, config.tma
     down = config.down or d  # of no meaning where there is none
     programs = tiles(down, hidden, columns) if config.down else 0
-    first_launch[(programs + tiles(d, tokens, columns),)](
+    arguments = (
         operand(grad_output, d.rows, d.depth, tma), operand(down_weight, d.depth, d.columns, tma),
         gate, sigmoid, silu, up, both,
         operand(grad_output, down.depth, down.rows, tma), operand(intermediate, down.depth, down.columns, tma),
         grad_down_weight, tokens, programs,
-        hidden, columns, *d, parts(d, config.warps), *down[:4],
-        config.down is not None, config.sums_first, tma, early, num_warps=config.warps,
     )  # fmt: skip
+    cut = (hidden, columns, *d, parts(d, config.warps), *down[:4], config.down is not None)
+    constants = (*cut, config.sums_first, tma, early)
+    return Request(first_launch, programs + tiles(d, tokens, columns), arguments, constants, config.warps)
 
 
 def second(
     config, early, grad_output, x, gate_weight, up_weight, intermediate, both, grad_x, grad_weights, grad_down_weight
-):
+) -> Request:
     tokens, hidden = x.shape
     columns = len(gate_weight)
     by_x, sums, tma = config.x, config.weights, config.tma
     down = config.down or sums  # of no meaning where there is none
     downs = tiles(down, hidden, columns) if config.down else 0
     programs = tiles(sums, 2 * columns, hidden)
-    second_launch[(downs + programs + tiles(by_x, tokens, hidden),)](
+    arguments = (
         operand(both, by_x.rows, by_x.depth, tma),
         operand(gate_weight, by_x.depth, by_x.columns, tma), operand(up_weight, by_x.depth, by_x.columns, tma),
         grad_x, operand(both, sums.depth, sums.rows, tma), operand(x, sums.depth, sums.columns, tma), grad_weights,
         operand(grad_output, down.depth, down.rows, tma), operand(intermediate, down.depth, down.columns, tma),
         grad_down_weight, tokens, downs, programs,
-        hidden, columns, *by_x, *sums[:4], *down[:4],
-        config.down is not None, config.sums_first, tma, early, num_warps=config.warps,
-        **({"launch_pdl": True} if early else {}),
     )  # fmt: skip
+    cut = (hidden, columns, *by_x, *sums[:4], *down[:4], config.down is not None)
+    constants = (*cut, config.sums_first, tma, early)
+    programs += downs + tiles(by_x, tokens, hidden)
+    return Request(second_launch, programs, arguments, constants, config.warps, early)
 
 
 def launch(config, grad_output, x, gate_weight, up_weight, down_weight, gate, sigmoid, silu, up, intermediate):
@@ -286,9 +291,11 @@ def launch(config, grad_output, x, gate_weight, up_weight, down_weight, gate, si
     both, grad_weights = x.new_empty(tokens, 2 * columns), x.new_empty(2 * columns, x.shape[1])
     grad_x, grad_down_weight = torch.empty_like(x), torch.empty_like(down_weight)
     saved = (gate, sigmoid, silu, up, intermediate)
-    first(config.first, config.early, grad_output, down_weight, *saved, both, grad_down_weight)
     results = (both, grad_x, grad_weights, grad_down_weight)
-    second(config.second, config.early, grad_output, x, gate_weight, up_weight, intermediate, *results)
+    in_a_row(
+        first(config.first, config.early, grad_output, down_weight, *saved, both, grad_down_weight),
+        second(config.second, config.early, grad_output, x, gate_weight, up_weight, intermediate, *results),
+    )
     grad_gate_weight, grad_up_weight = grad_weights.split(columns)
     return grad_x, grad_gate_weight, grad_up_weight, grad_down_weight
 

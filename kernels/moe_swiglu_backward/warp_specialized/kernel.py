@@ -17,6 +17,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.experimental.gluon.language as gl
+from prepared_launch import Request, in_a_row
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
 from triton.language.extra.cuda import gdc_launch_dependents
@@ -26,6 +27,7 @@ from warp_roles import (
     DEPTH,
     ROWS,
     SHARE,
+    WARPS,
     after,
     barriers,
     begin,
@@ -110,7 +112,6 @@ def load_first(sources, counter, other, ring, turns, counts, BAND: gl.constexpr)
     if tile == 0:
         gl.store(other, 0)
     while tile < d_tiles + down_last * across:
-        next_tile = upcoming(counter)
         if (tile >= begin_d) & (tile < begin_d + d_tiles):
             row, column = place(tile - begin_d, down, across, BAND, b.shape[2])
             stage, phase = load_product(
@@ -124,6 +125,7 @@ def load_first(sources, counter, other, ring, turns, counts, BAND: gl.constexpr)
             stage, phase = load_product(
                 True, grad_output, intermediate, row, column, tokens, a, b, full, empty, stage, phase
             )  # fmt: skip
+        next_tile = upcoming(counter)
         slot, slot_phase = tell(next_tile, turns, slot, slot_phase)
         tile = next_tile
 
@@ -206,7 +208,9 @@ def choose(tokens: int) -> Config:
     return next(config for most, config in CONFIGS if most is None or tokens <= most)
 
 
-def first(config, grad_output, down_weight, gate, sigmoid, silu, up, intermediate, both, grad_down_weight, counters):
+def first(
+    config, grad_output, down_weight, gate, sigmoid, silu, up, intermediate, both, grad_down_weight, counters
+) -> Request:
     """All but the weights [H, I] are [T, columns]; writes both [T, 2I], and grad_down_weight if it is to.
 
     counters: two int32. Programs take tiles from the first, the longest first, and set the second one back to zero.
@@ -216,11 +220,14 @@ def first(config, grad_output, down_weight, gate, sigmoid, silu, up, intermediat
     down, across = triton.cdiv(tokens, ROWS), triton.cdiv(inner, columns)
     down_last = triton.cdiv(hidden, ROWS) if config.down_first else 0
     begins = (down_last * across, 0) if tokens > hidden else (0, down * across)
-    first_launch[(programs(gate.device, (down + down_last) * across),)](
+    arguments = (
         piece(grad_output), wide(down_weight, columns), piece(gate), piece(sigmoid), piece(silu), piece(up),
         piece(both[:, :inner]), piece(both[:, inner:]),
         wide(intermediate, columns), piece(grad_down_weight),
-        counters[:1], counters[1:], down, across, down_last, *begins, hidden, tokens, config.d, columns, num_warps=4,
+        counters[:1], counters[1:], down, across, down_last, *begins, hidden, tokens,
+    )  # fmt: skip
+    return Request(
+        first_launch, programs(gate.device, (down + down_last) * across), arguments, (config.d, columns), WARPS
     )  # fmt: skip
 
 
@@ -231,13 +238,15 @@ def launch(
     both, grad_weights = x.new_empty(len(x), 2 * inner), x.new_empty(2 * inner, x.shape[1])
     counts = counters(x.device)
     grad_x, grad_down_weight = torch.empty_like(x), torch.empty_like(down_weight)
-    first(
-        config, grad_output, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate, both, grad_down_weight,
-        counts,
-    )  # fmt: skip
-    rest(
-        grad_output, x, gate_weight, up_weight, both, None if config.down_first else intermediate, counts,
-        grad_x, grad_weights, grad_down_weight, config.second, config.x, config.weights,
+    in_a_row(
+        first(
+            config, grad_output, down_weight, gate, gate_sigmoid, gate_silu, up, intermediate, both, grad_down_weight,
+            counts,
+        ),
+        rest(
+            grad_output, x, gate_weight, up_weight, both, None if config.down_first else intermediate, counts,
+            grad_x, grad_weights, grad_down_weight, config.second, config.x, config.weights,
+        ),
     )  # fmt: skip
     grad_gate_weight, grad_up_weight = grad_weights.split(inner)
     return grad_x, grad_gate_weight, grad_up_weight, grad_down_weight

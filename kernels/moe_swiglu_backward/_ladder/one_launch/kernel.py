@@ -18,6 +18,7 @@ from typing import NamedTuple
 import torch
 import triton
 import triton.experimental.gluon.language as gl
+from prepared_launch import Request, in_a_row
 from triton.experimental import gluon
 from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, tma
 from warp_roles import (
@@ -25,6 +26,7 @@ from warp_roles import (
     DEPTH,
     ROWS,
     SHARE,
+    WARPS,
     barriers,
     chunks_of,
     hear,
@@ -134,7 +136,6 @@ def load_all(
     all_there = gl.to_tensor(0)
     tile = gl.program_id(0)
     while tile < d_tiles + last_tiles + x_tiles + sum_tiles:
-        next_tile = upcoming(state + NEXT)
         if tile < d_tiles:
             row, column = place(tile, down, across, D_BAND, b.shape[2])
             stage, phase = load_product(
@@ -162,6 +163,7 @@ def load_all(
                 wait_for(state + WRITTEN, 2 * d_tiles)
             all_there = gl.to_tensor(1)
             stage, phase = load_product(True, both, x, row, column, tokens, a, b, full, empty, stage, phase)
+        next_tile = upcoming(state + NEXT)
         slot, slot_phase = tell(next_tile, turns, slot, slot_phase)
         tile = next_tile
     leave(state, down)
@@ -279,13 +281,14 @@ def launch(
     before, x_tiles, sum_tiles = (down + down_last) * across, down * across_x, down_sums * across_x
     begins = (before, before + x_tiles) if 2 * inner >= tokens else (before + sum_tiles, before)
     grad_gate, grad_up = piece(both[:, :inner]), piece(both[:, inner:])
-    all_in_one[(programs(x.device, before + x_tiles + sum_tiles),)](
+    arguments = (
         piece(grad_output), wide(down_weight, columns), piece(gate), piece(gate_sigmoid), piece(gate_silu), piece(up),
         grad_gate, grad_up, wide(gate_weight, columns), wide(up_weight, columns), piece(both), wide(x, columns),
         wide(intermediate, columns), piece(grad_x), piece(grad_weights), piece(grad_down_weight),
         state_of(x.device, down), down, across, across_x, down_sums, down_last, *begins, hidden, inner, tokens,
-        config.d, config.x, config.weights, columns, num_warps=4,
     )  # fmt: skip
+    count, constants = programs(x.device, before + x_tiles + sum_tiles), (config.d, config.x, config.weights, columns)
+    in_a_row(Request(all_in_one, count, arguments, constants, WARPS))
     grad_gate_weight, grad_up_weight = grad_weights.split(inner)
     return grad_x, grad_gate_weight, grad_up_weight, grad_down_weight
 

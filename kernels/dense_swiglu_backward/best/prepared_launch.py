@@ -1,0 +1,1 @@
+../../moe_swiglu_backward/_prepared_launch.py

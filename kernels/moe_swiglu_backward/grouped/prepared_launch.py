@@ -1,0 +1,1 @@
+../_prepared_launch.py
