@@ -1,9 +1,9 @@
 """In which process does a kernel run? Workers are started, one of them is chosen, and it loads the kernel.
 
-What a launch costs differs from process to process: on an H200 a launch of next to nothing reads 2.9 to 3.0 µs in
-eight of ten and 3.2 µs in two, all through their lives, and a kernel of seven launches is 0.4 to 1.2 µs slower in
-those two. It shows before any kernel is loaded. So where calls are held, several workers start, and the one with the
-least floor gets the kernel; the others end.
+What a launch costs differs from process to process: on an H200 a launch of next to nothing reads 2.8 to 3.0 µs in two
+of three and 3.04 to 3.23 µs in the others, all through their lives, and a kernel of seven launches is 0.4 to 1.3 µs
+slower in those. It shows before any kernel is loaded. So where calls are held, several workers start, and the one with
+the least floor gets the kernel; the others end.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.machine import Target
 from harness.session import Session
 from harness.spec import ProtocolModel
 
-# One process in five is slow to launch: of three, all are once in 125 times.
+# 2 of 10 processes were slow to launch on one card and 11 of 30 on another: of three, all are once in 20 to 125 times.
 WORKERS = 3
 # A worker's private host memory may grow to this share of what is available.
 MEMORY_SHARE = 0.8
