@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from textwrap import dedent
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -146,6 +148,17 @@ def solbench(*arguments: str, cwd: Path, **variables: str) -> subprocess.Complet
         env={**os.environ, "PYTHONPATH": str(REPOSITORY), **variables},
         stdin=subprocess.DEVNULL,
     )
+
+
+def module_of(path: Path) -> ModuleType:
+    """A file that lies in no package, a benchmark or a kernel, as a module."""
+    spec = importlib.util.spec_from_file_location(f"{path.parent.name}_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # where its data classes look for their types
+    spec.loader.exec_module(module)
+    return module
 
 
 def made_record(**fields: Any) -> Record:

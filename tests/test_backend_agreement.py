@@ -2,28 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from conftest import REPOSITORY
+from conftest import REPOSITORY, module_of
 
 
 @pytest.fixture(scope="module")
 def benchmark() -> Any:
-    path = REPOSITORY / "benchmarks" / "backend_agreement.py"
-    specification = importlib.util.spec_from_file_location("backend_agreement", path)
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    sys.modules[specification.name] = module  # where its data classes look for their types
-    specification.loader.exec_module(module)
-    return module
+    return module_of(REPOSITORY / "benchmarks" / "backend_agreement.py")
 
 
 NCU_HEAD = """\

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import REPOSITORY
+from conftest import REPOSITORY, module_of
 
 from harness.catalog import Catalog
 from harness.inputs import fill, load_reference
@@ -27,16 +26,11 @@ DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def loaded(path: Path) -> Callable[..., Any]:
-    spec = importlib.util.spec_from_file_location(f"kernel_{path.parent.name}_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent))  # a folder's files may import each other
     try:
-        spec.loader.exec_module(module)
+        run: Callable[..., Any] = module_of(path).run
     finally:
         sys.path.remove(str(path.parent))
-    run: Callable[..., Any] = module.run
     return run
 
 

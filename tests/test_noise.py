@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import math
 import random
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, made_record, solbench
+from conftest import REPOSITORY, made_record, module_of, solbench
 
 from harness import store
 from harness.catalog import gate_policy
@@ -212,13 +211,7 @@ def test_the_public_protocol_is_refused_on_the_cpu(toy_root: Path) -> None:
 
 @pytest.fixture(scope="module")
 def table() -> Any:
-    folder = REPOSITORY / "benchmarks"
-    spec = importlib.util.spec_from_file_location("noise_table", folder / "noise_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return module_of(REPOSITORY / "benchmarks" / "noise_table.py")
 
 
 @pytest.mark.parametrize(

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 import json
-import os
-import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from conftest import REPOSITORY
+from conftest import REPOSITORY, module_of
+from triton_ladder import without_interpreter
 
 # Compiles two launches of a kernel for sm_90 and, by the addresses that a launch would hand to the driver, reads as
 # many bytes as the machine code declares for each parameter. One JSON line for each launch.
@@ -25,7 +23,7 @@ import crossovers, moe_crossovers as benchmark
 name, tokens = sys.argv[1], int(sys.argv[2])
 module = benchmark.kernel(name)
 requests = []
-names = next(names for names in crossovers.namespaces(module) if "ready" in vars(names.get("_Convention", object)))
+names = module.in_a_row.__globals__
 driver, convention = names["driver"], names["_Convention"]
 vars(module)["in_a_row"] = lambda *some: requests.extend(some)
 module.run(*benchmark.made_inputs(tokens, 0, "meta"))
@@ -62,18 +60,8 @@ for request in requests:
 
 @pytest.mark.parametrize(("name", "tokens"), [("warp_specialized", 2447), ("grouped", 1087), ("grouped", 129)], ids=str)
 def test_parameters_lie_where_the_machine_code_reads_them(name: str, tokens: int) -> None:
-    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
-    done = subprocess.run(
-        [sys.executable, "-c", PARAMETERS, name, str(tokens)],
-        cwd=REPOSITORY,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    launches = [json.loads(line) for line in done.stdout.splitlines()]
+    said = without_interpreter("-c", PARAMETERS, name, str(tokens))
+    launches = [json.loads(line) for line in said.splitlines()]
     assert len(launches) == 2
     for launch in launches:
         assert launch["held"] == launch["expected"], launch["function"]
@@ -120,15 +108,10 @@ def launches_made() -> list[str]:
 
 @pytest.fixture(name="prepared")
 def module_with_a_driver_that_notes(made: list[str], monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    folder = REPOSITORY / "kernels" / "moe_swiglu_backward" / "grouped"
     launch = SimpleNamespace(go=lambda: made.append("driver"))
     driver = SimpleNamespace(Map=ctypes.c_uint64 * 16, Room=Room, Launch=lambda *_: launch)
     monkeypatch.setitem(sys.modules, "driver", driver)
-    spec = importlib.util.spec_from_file_location("prepared_launch", folder / "prepared_launch.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
+    module = module_of(REPOSITORY / "kernels" / "moe_swiglu_backward" / "_prepared_launch.py")
     monkeypatch.setattr(module, "CompiledKernel", Compiled)
     monkeypatch.setattr(module, "KNOWN", True)
     return module

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import html.parser
-import importlib.util
 import json
 import subprocess
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import REPOSITORY, made_record
+from conftest import REPOSITORY, made_record, module_of
 
 import harness
 from harness import figures, frame, report, store
@@ -396,12 +395,7 @@ def test_every_column_is_documented_with_its_unit() -> None:
 
 
 def _speed() -> Any:
-    specification = importlib.util.spec_from_file_location("report_speed", REPOSITORY / "benchmarks/report_speed.py")
-    assert specification
-    assert specification.loader
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
+    return module_of(REPOSITORY / "benchmarks" / "report_speed.py")
 
 
 @pytest.fixture(scope="module")

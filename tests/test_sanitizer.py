@@ -9,12 +9,11 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import torch
 from conftest import REPOSITORY
+from triton_ladder import gpu
 
 pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    *gpu,
     pytest.mark.skipif(shutil.which("compute-sanitizer") is None, reason="needs compute-sanitizer"),
 ]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -19,7 +18,7 @@ import numpy as np
 import pytest
 import torch
 import triton.language as tl
-from conftest import REPOSITORY
+from conftest import REPOSITORY, module_of
 from triton.runtime import JITFunction, interpreter
 
 ON_GPU = torch.cuda.is_available()
@@ -36,13 +35,7 @@ gpu = [pytest.mark.gpu, pytest.mark.skipif(not ON_GPU, reason="needs a CUDA devi
 @cache
 def benchmark(name: str) -> ModuleType:
     """The benchmark of that name as a module."""
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "benchmarks" / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # where its data classes look for their types
-    spec.loader.exec_module(module)
-    return module
+    return module_of(REPOSITORY / "benchmarks" / f"{name}.py")
 
 
 @cache
@@ -158,11 +151,11 @@ def walls_around_all(monkeypatch: pytest.MonkeyPatch) -> Iterator[Walls]:
     assert built.stand(), "something was written outside of a tensor"
 
 
-def compiled_tables(script: str, report: Path) -> list[dict[str, Any]]:
-    """What the tables' launches need at full size, from a process without the interpreter; all of them must fit."""
+def without_interpreter(*arguments: str) -> str:
+    """What Python prints for these arguments, in a process in which Triton compiles and does not interpret."""
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     done = subprocess.run(
-        [sys.executable, f"benchmarks/{script}.py", "--compile", "--tables", "--json", str(report)],
+        [sys.executable, *arguments],
         cwd=REPOSITORY,
         env=environment,
         capture_output=True,
@@ -171,7 +164,12 @@ def compiled_tables(script: str, report: Path) -> list[dict[str, Any]]:
         check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    print(done.stdout)
+    return done.stdout
+
+
+def compiled_tables(script: str, report: Path) -> list[dict[str, Any]]:
+    """What the tables' launches need at full size; all of them must fit."""
+    print(without_interpreter(f"benchmarks/{script}.py", "--compile", "--tables", "--json", str(report)))
     found: list[dict[str, Any]] = json.loads(report.read_text())["compiled"]
     return found
 
