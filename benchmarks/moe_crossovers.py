@@ -41,7 +41,7 @@ DEVICE = "cuda"
 TOKENS = (1, 4, 16, 24, 48, 96, 128, 256, 512, 800, 1087, 1571, 2447, 3089, 4093, 6144, 8192)
 BASELINES = ("fused_pointwise", "joined_products")
 # Compiled by NVRTC when they run, and not by --compile; up to so many tokens.
-IN_CUDA = {"clusters": 16}
+IN_CUDA = {"clusters": 16, "slices": 32}
 # With how many of the best launches of each kind pairs are made, and up to how many tokens also so that the second
 # begins early.
 BEST_PARTS = 2

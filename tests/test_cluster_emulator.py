@@ -6,6 +6,7 @@ Each fault is put into the source of a kernel that is right, and must show as a 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import shutil
 from pathlib import Path
 
@@ -17,7 +18,8 @@ from conftest import REPOSITORY
 from dense_case import inputs, is_near
 
 MULTICAST = REPOSITORY / "kernels" / "dense_swiglu_backward" / "_ladder" / "multicast"
-CLUSTERS = REPOSITORY / "kernels" / "moe_swiglu_backward" / "clusters"
+MOE = REPOSITORY / "kernels" / "moe_swiglu_backward"
+CLUSTERS, SLICES = MOE / "clusters", MOE / "_ladder" / "slices"
 
 pytestmark = pytest.mark.skipif(
     triton_ladder.ON_GPU or cluster_emulator.COMPILER is None, reason="emulates a GPU with a C++ compiler"
@@ -52,6 +54,24 @@ FAULTS_OF_CLUSTERS = {
     "half of a tile is not written": ("X_ROWS / 32, X,", "X_ROWS / 64, X,"),
     "shared memory ends before": ("TOKENS * pitch(DOWN_ROWS);", "TOKENS * pitch(4 * DOWN_ROWS);"),
 }  # fmt: skip
+FAULTS_OF_SLICES = {
+    "operands are read before they came": ("wait_for_copies<2>();", "wait_for_copies<3>();"),
+    "another program may not have begun": ("    cluster_wait();  // until every program has begun", "    // "),
+    "a part of d stays with the program that made it": ("send(program, RECEIVED", "send(rank, RECEIVED"),
+    "parts of d lie on each other": ("RECEIVED + 4 * (rank * D_SUMS + at)", "RECEIVED + 4 * at"),
+    "d is summed before all parts came": ("    wait_for_all_sent(ARRIVED);\n", ""),
+    "fewer bytes are expected than come": ("expect(ARRIVED, 4 *", "expect(ARRIVED, 2 *"),
+    "a warp's part is left out": ("part = 1; part < D_PARTS;", "part = 1; part < D_PARTS - 1;"),
+    "a program is counted in before its part is written": (
+        "    program_barrier();\n    u64* meeting", "    u64* meeting"),
+    "all clusters but one are waited for": ("arrivals(now) == clusters;", "arrivals(now) >= clusters - 1;"),
+    "the last one leaves what others left": ("return own | left;", "return own;"),
+    "a meeting ends otherwise than it began": ("HELD - clusters * ARRIVAL - left", "HELD - clusters * ARRIVAL"),
+    "a cluster's part is left out": ("part < a.clusters; part++)", "part < a.clusters - 1; part++)"),
+    "neighbours make the same tile": ("cluster % 2 * DOWN_ROWS", "0 * DOWN_ROWS"),
+    "half of a weight gradient is not written": ("COLUMNS / 16, X,", "COLUMNS / 32, X,"),
+    "eight rows lie in the same banks": ("return 2 * columns + 16;", "return 2 * columns;"),
+}  # fmt: skip
 
 
 def is_right(folder: Path) -> bool:
@@ -63,12 +83,19 @@ def is_right(folder: Path) -> bool:
         given = inputs(1)
         return is_near(kernel.launch(kernel.Config(2, 1, 2), *given), given)
     moe = triton_ladder.benchmark("moe_crossovers")
-    given = moe.made_inputs(5, 0, "cpu")
-    wanted = moe.right_answers(given)[1]
-    return all(crossovers.error_of(*pair) < 0.01 for pair in zip(kernel.launch(*given), wanted, strict=True))
+    # Of other content each time, so that what an earlier call left in memory is wrong. The meetings of `slices` are
+    # held between all clusters first, and then where a cluster begins when the one before has ended.
+    for number in range(3 if folder.name == "slices" else 1):
+        if number:
+            ctypes.c_int.in_dll(device.library, "clusters_at_a_time").value = 1
+        given = moe.made_inputs(5, number, "cpu")
+        wanted = moe.right_answers(given)[1]
+        if not all(crossovers.error_of(*pair) < 0.01 for pair in zip(kernel.launch(*given), wanted, strict=True)):
+            return False
+    return True
 
 
-@pytest.mark.parametrize("folder", [MULTICAST, CLUSTERS], ids=lambda folder: folder.name)
+@pytest.mark.parametrize("folder", [MULTICAST, CLUSTERS, SLICES], ids=lambda folder: folder.name)
 def test_the_kernel_without_a_fault_is_right(folder: Path) -> None:
     assert is_right(folder)
 
@@ -77,7 +104,11 @@ def test_the_kernel_without_a_fault_is_right(folder: Path) -> None:
     ("folder", "there", "instead"),
     [
         pytest.param(folder, *fault, id=f"{folder.name}: {name}")
-        for folder, faults in ((MULTICAST, FAULTS), (CLUSTERS, FAULTS_OF_CLUSTERS))
+        for folder, faults in (
+            (MULTICAST, FAULTS),
+            (CLUSTERS, FAULTS_OF_CLUSTERS),
+            (SLICES, FAULTS_OF_SLICES),
+        )
         for name, fault in faults.items()
     ],
 )

@@ -5,6 +5,7 @@ In Triton's interpreter where there is no GPU, at hidden sizes that fit no tile.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import random
 import shutil
@@ -15,6 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import cluster_emulator
 import pytest
 import torch
 import triton_ladder
@@ -37,7 +39,16 @@ from triton_ladder import (  # noqa: F401 -- fixtures are used by name
 
 # Neither is a multiple of any tile, and both are of 8, as descriptors need.
 H, I = 200, 72  # noqa: E741 -- as in the formulas
-RUNGS = ("joined_products", "fused_epilogue", "grouped", "small", "warp_specialized", "one_launch", "clusters")
+RUNGS = (
+    "joined_products",
+    "fused_epilogue",
+    "grouped",
+    "small",
+    "warp_specialized",
+    "one_launch",
+    "clusters",
+    "slices",
+)
 TOKENS = (1, 2, 3, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 200)
 
 
@@ -218,26 +229,61 @@ def test_the_few_token_kernel_leaves_its_counters_at_zero() -> None:
     assert not any(bool(counters.any()) for counters in small._counters.values())
 
 
-@pytest.mark.parametrize(("name", "tokens"), [("small", 200), ("clusters", 17)])
+@pytest.mark.parametrize(("name", "tokens"), [("small", 200), ("clusters", 17), ("slices", 33)])
 def test_more_tokens_than_a_few_token_kernel_takes_are_right_too(name: str, tokens: int) -> None:
     inputs = made(as_the_workload, tokens)
-    if name == "clusters":
-        assert not rung(name).takes(inputs)
-    else:
+    if name == "small":
         assert rung(name).choose(tokens) is None
+    else:
+        assert not rung(name).takes(inputs)
     assert_right(rung(name).run(*inputs), inputs)
 
 
+@pytest.mark.parametrize("name", ["clusters", "slices"])
 @pytest.mark.parametrize("why", ["rows begin anywhere", "not contiguous", "H of 2056", "I of 776", "I of 20"])
-def test_clusters_leave_to_pytorch_what_they_cannot_copy_or_hold(why: str) -> None:
+def test_clusters_leave_to_pytorch_what_they_cannot_copy_or_hold(name: str, why: str) -> None:
     hidden, inner = {"H of 2056": (2056, 16), "I of 776": (64, 776), "I of 20": (64, 20)}.get(why, (64, 24))
     inputs = made(as_the_workload, 5, hidden, inner)
     if why == "rows begin anywhere":
         inputs[1] = torch.cat([inputs[1].flatten()[:1], inputs[1].flatten()])[1:].view_as(inputs[1])
     elif why == "not contiguous":
         inputs[4] = inputs[4].T.contiguous().T
-    assert not rung("clusters").takes(inputs)
-    assert_right(rung("clusters").run(*inputs), inputs)
+    assert not rung(name).takes(inputs)
+    assert_right(rung(name).run(*inputs), inputs)
+
+
+@pytest.mark.skipif(ON_GPU or not cluster_emulator.COMPILER, reason="emulates a GPU with a C++ compiler")
+@pytest.mark.parametrize("clusters_at_a_time", [1, 2, 3, 0])
+def test_programs_that_meet_do_not_wait_for_those_that_cannot_begin(
+    clusters_at_a_time: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last program to arrive sums what those that left have left to it, and the meeting ends as it began."""
+    slices = rung("slices")
+    made_so_far: dict[Any, torch.Tensor] = {}
+    monkeypatch.setattr(slices, "_meetings", made_so_far)
+    library = cluster_emulator.built(Path(slices.__file__ or "").parent / "kernel.cu", slices.SHARED_BYTES)
+    at_a_time = ctypes.c_int.in_dll(library, "clusters_at_a_time")
+    monkeypatch.setattr(at_a_time, "value", clusters_at_a_time)
+    for held, tokens in enumerate((16, 7, 32, 1), 1):
+        inputs = made(of_any_size, tokens, 264, 200)  # six clusters; two programs of each have rows
+        assert_right(slices.run(*inputs), inputs)
+        (meetings,) = made_so_far.values()
+        assert meetings.tolist() == [held << 48] * slices.PROGRAMS
+
+
+@pytest.mark.parametrize("name", [pytest.param("slices", marks=gpu)])
+def test_programs_that_meet_in_several_streams_do_not_hold_each_other_up(name: str) -> None:
+    slices, inputs = rung(name), made(as_the_workload, 16, 2048, 768)
+    streams = [torch.cuda.Stream() for _ in range(6)]
+    torch.cuda.synchronize()
+    found = []
+    for stream in streams * 20:
+        with torch.cuda.stream(stream):
+            found.append(slices.run(*inputs))
+    torch.cuda.synchronize()
+    assert_right(found[0], inputs)
+    for outputs in found[1:]:
+        assert all(map(torch.equal, outputs, found[0]))
 
 
 @pytest.mark.parametrize("name", ["small", "grouped", "fused_epilogue", "warp_specialized", "one_launch"])
@@ -269,10 +315,10 @@ def test_every_configuration_compiles_for_hopper_and_spills_nothing(tmp_path: Pa
 
 
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="needs nvcc")
-def test_the_kernels_in_cuda_compile_for_hopper_and_spill_nothing(tmp_path: Path) -> None:
-    said = compiled_by_nvcc(
-        REPOSITORY / "kernels" / "moe_swiglu_backward" / "clusters" / "kernel.cu", tmp_path / "cubin"
-    )
+@pytest.mark.parametrize("name", ["clusters", "slices"])
+def test_the_kernels_in_cuda_compile_for_hopper_and_spill_nothing(name: str, tmp_path: Path) -> None:
+    folder = benchmark().crossovers.folder_of(REPOSITORY / "kernels" / "moe_swiglu_backward", name)
+    said = compiled_by_nvcc(folder / "kernel.cu", tmp_path / "cubin")
     assert said.count(" 0 bytes spill stores, 0 bytes spill loads") == 2
 
 

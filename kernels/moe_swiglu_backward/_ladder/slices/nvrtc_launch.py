@@ -1,0 +1,1 @@
+../../_nvrtc_launch.py
