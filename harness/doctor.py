@@ -261,6 +261,7 @@ def _of_device(torch: Any, target: machine.Target, gpus: Sequence[Mapping[str, A
         return
     gpu = next(gpu for gpu in gpus if gpu["device"] == str(target.device))
     yield from _of_build(torch, gpu)
+    yield from _of_driver()
     yield from of_state(gpu)
 
 
@@ -274,6 +275,14 @@ def _of_build(torch: Any, gpu: Mapping[str, Any]) -> Iterator[Problem]:
         yield Problem(text, "install a PyTorch build that has", stops=True)
     if machine.version("triton") is None:
         yield Problem("Triton is not installed, so Triton kernels and torch.compile fail", "pip install triton")
+
+
+def _of_driver() -> Iterator[Problem]:
+    from harness import driver  # which needs PyTorch
+
+    if not driver.sees_all_streams():
+        text = "this driver cannot time all streams together, so queued and events miss what kernels do on others"
+        yield Problem(text, "update it to that of CUDA 12.5 or later")
 
 
 def of_state(gpu: Mapping[str, Any]) -> Iterator[Problem]:

@@ -24,6 +24,11 @@ def has(name: str) -> bool:
     return True
 
 
+def sees_all_streams() -> bool:
+    """Whether an event may stand for all streams of a context: from the driver of CUDA 12.5 on."""
+    return has("cuCtxRecordEvent") and has("cuCtxWaitEvent")
+
+
 def call(name: str, *arguments: object) -> None:
     """Call a function of the driver. Raises `torch.OutOfMemoryError` or `RuntimeError` when it fails."""
     checked(getattr(library(), name)(*arguments), name)

@@ -32,7 +32,7 @@ class Done:
 
 
 def once(prepared: Prepared, resume: bool, tell: Callable[[Record], None]) -> Done:
-    """Every kernel on every case. `tell` is given each record that was measured, once it is in the file.
+    """Every kernel on every case. `tell` is given each record, in order, once it is in the file.
 
     With `resume`, what the file answers already is not measured again. Raises `InputError` where the clock cannot
     be locked; one that comes later is in what is given back, for what was measured before it is to be shown.
@@ -49,6 +49,7 @@ def once(prepared: Prepared, resume: bool, tell: Callable[[Record], None]) -> Do
             if record.identity not in held:
                 return False
             records.append(held[record.identity])
+            tell(held[record.identity])
             progress.skipped()
             return True
 

@@ -139,7 +139,7 @@ class HeldQueue:
         self.stream = torch.cuda.current_stream()
         self._queue = driver.handle(self.stream)
         self._start, self._end, self._all = Event(), Event(), Event()
-        self.sees_all_streams = driver.has("cuCtxRecordEvent") and driver.has("cuCtxWaitEvent")
+        self.sees_all_streams = driver.sees_all_streams()
         self._ticket = 0
 
     def begin(self, ticket: int, hold_all_streams: bool) -> None:

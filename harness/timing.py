@@ -107,7 +107,7 @@ class EventTimer:
         self._context = driver.current_context()
         self._stream = torch.cuda.current_stream()
         self._start, self._end, self._all = Event(), Event(), Event()
-        self._sees_all = driver.has("cuCtxRecordEvent")
+        self._sees_all = driver.sees_all_streams()
         self.least_call: Call = lambda: None
         self._all_later_ms = 0.0
         self._all_later_ms = median(self._readings(lambda: None)[1]) if self._sees_all else 0.0

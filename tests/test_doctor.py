@@ -19,7 +19,7 @@ from rich.console import Console
 from test_gpu_state import HW_THERMAL, UUID, FakeNvml, Gpu
 from test_gpu_state import gpu as seen
 
-from harness import doctor, doctor_report, gpu_state, machine
+from harness import doctor, doctor_report, driver, gpu_state, machine
 from harness.doctor import Examination, Part, Peaks, Problem, Rates, Run
 from harness.errors import InputError
 
@@ -114,6 +114,7 @@ def test_the_examination_of_a_gpu_says_what_a_run_would_do(monkeypatch: pytest.M
     ):
         monkeypatch.setattr(torch.cuda, name, lambda *_, value=value: value)
     monkeypatch.setattr(gpu_state, "of_device", lambda _: seen(nvml))
+    monkeypatch.setattr(driver, "has", lambda _: True)
     found = doctor.examine("auto")
     assert found.possible, found.problems
     assert found.run is not None
@@ -125,6 +126,11 @@ def test_the_examination_of_a_gpu_says_what_a_run_would_do(monkeypatch: pytest.M
     assert [ability.name for ability in found.backends if ability.there][:1] == ["queued"]
     assert [problem.text.partition(":")[0] for problem in found.problems] == ["others use the GPU"]
     assert "cuda:0: NVIDIA H200" in shown(found, 80)
+    # An old driver lacks something, and a run is possible all the same.
+    monkeypatch.setattr(driver, "has", lambda name: name != "cuCtxWaitEvent")
+    old = doctor.examine("auto")
+    assert old.possible
+    assert any("cannot time all streams" in problem.text and "CUDA 12.5" in problem.remedy for problem in old.problems)
     # A card that no file describes can be measured.
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Unheard Of")
     nameless = doctor.examine("auto")

@@ -107,6 +107,7 @@ ALLOWED = {
     "doctor": {
         "catalog",
         "choice",
+        "driver",
         "errors",
         "evaluation",
         "gpu_state",
